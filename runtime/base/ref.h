@@ -1,0 +1,70 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <utility>
+
+namespace sherd {
+
+// Base of objects owned by `Ref<T>` handles: an intrusive, atomic reference count.
+class RefCounted {
+ public:
+  RefCounted() = default;
+  RefCounted(const RefCounted&) = delete;
+  RefCounted& operator=(const RefCounted&) = delete;
+
+ protected:
+  ~RefCounted() = default;
+
+ private:
+  template <typename T>
+  friend class Ref;
+  std::atomic<int32_t> count_{0};
+};
+
+// A shared owner of a RefCounted object; one pointer wide.
+//
+// Ownership: the last Ref deletes the object as a T. Threads: handles to one object may be copied
+// and dropped on any thread; one handle is not to be written from two.
+template <typename T>
+class Ref {
+ public:
+  Ref() = default;
+  explicit Ref(T* object) : object_(object) { Acquire(); }
+  Ref(const Ref& other) : object_(other.object_) { Acquire(); }
+  Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+  Ref& operator=(Ref other) noexcept {
+    std::swap(object_, other.object_);
+    return *this;
+  }
+  ~Ref() { Release(); }
+
+  T* get() const { return object_; }
+  T* operator->() const { return object_; }
+  T& operator*() const { return *object_; }
+  explicit operator bool() const { return object_ != nullptr; }
+  friend bool operator==(const Ref& a, const Ref& b) { return a.object_ == b.object_; }
+
+  // Whether this handle is the only one. False when empty.
+  bool unique() const {
+    return object_ != nullptr && object_->count_.load(std::memory_order_acquire) == 1;
+  }
+
+ private:
+  void Acquire() {
+    if (object_ != nullptr) object_->count_.fetch_add(1, std::memory_order_relaxed);
+  }
+  void Release() {
+    if (object_ != nullptr && object_->count_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      delete object_;
+    }
+  }
+  T* object_ = nullptr;
+};
+
+template <typename T, typename... Args>
+Ref<T> MakeRef(Args&&... args) {
+  return Ref<T>(new T(std::forward<Args>(args)...));
+}
+
+}  // namespace sherd

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace sherd {
+
+// Runs loops over a fixed number of threads, the caller's included.
+//
+// An object the trainer owns through its Device; nothing is process-wide. With one thread everything
+// runs inline and no thread is started.
+// Threads: one ParallelFor at a time for a pool; a nested call from a body runs inline.
+class ThreadPool {
+ public:
+  // REQUIRES: threads >= 1.
+  explicit ThreadPool(int threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int threads() const { return threads_; }
+
+  // Calls `body(begin, end)` for disjoint ranges that cover [0, n), and returns when all are done.
+  // Ranges are multiples of `grain` long (but for the last), so a caller whose partial results
+  // belong to grains gets the same bits with any number of threads.
+  // Errors: the first exception of a body is thrown again here, after the others have ended.
+  void ParallelFor(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body);
+
+ private:
+  void WorkerLoop(int worker);
+  void RunShare(int worker);
+
+  const int threads_;
+  std::vector<std::thread> workers_;
+  std::mutex mutex_;
+  std::condition_variable start_;
+  std::condition_variable done_;
+  uint64_t generation_ = 0;
+  int pending_ = 0;
+  bool stop_ = false;
+  bool busy_ = false;
+  int64_t n_ = 0;
+  int64_t grain_ = 1;
+  const std::function<void(int64_t, int64_t)>* body_ = nullptr;
+  std::exception_ptr error_;
+};
+
+}  // namespace sherd

@@ -1,0 +1,18 @@
+# The install step: libraries, headers by layer, and a package file for find_package(sherd).
+
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+get_property(sherd_layers GLOBAL PROPERTY SHERD_LAYERS)
+install(TARGETS ${sherd_layers} EXPORT sherdTargets
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+foreach(layer runtime autograd checkpoint shard)
+  install(DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/${layer}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/sherd/${layer}
+    FILES_MATCHING PATTERN "*.h" PATTERN "internal" EXCLUDE PATTERN "cmake" EXCLUDE)
+endforeach()
+install(EXPORT sherdTargets NAMESPACE sherd:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/sherd)
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/sherdConfig.cmake.in
+  ${CMAKE_CURRENT_BINARY_DIR}/sherdConfig.cmake INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/sherd)
+write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/sherdConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_CURRENT_LIST_DIR}/FindOneDNN.cmake ${CMAKE_CURRENT_BINARY_DIR}/sherdConfig.cmake ${CMAKE_CURRENT_BINARY_DIR}/sherdConfigVersion.cmake
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/sherd)

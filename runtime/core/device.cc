@@ -1,0 +1,40 @@
+#include "sherd/runtime/core/device.h"
+
+#include "absl/strings/str_cat.h"
+#include "sherd/runtime/base/error.h"
+#include "sherd/runtime/base/thread_pool.h"
+#include "sherd/runtime/core/allocator.h"
+
+namespace sherd {
+
+struct Device::State {
+  State(DeviceId id, int threads) : id(id), pool(threads) {}
+  DeviceId id;
+  CachingAllocator allocator;
+  ThreadPool pool;
+};
+
+std::string DeviceId::ToString() const {
+  return absl::StrCat(kind == DeviceKind::kCpu ? "cpu:" : "cuda:", index);
+}
+
+Device Device::Cpu(CpuOptions options) {
+  if (options.index < 0 || options.threads < 1) {
+    ThrowInvalidArgument(absl::StrCat("a CPU device needs an index >= 0 and at least one thread, got index ",
+                                      options.index, " and ", options.threads, " threads"));
+  }
+  Device device;
+  device.state_ =
+      std::make_shared<State>(DeviceId{DeviceKind::kCpu, options.index}, options.threads);
+  return device;
+}
+
+const DeviceId& Device::id() const {
+  SHERD_CHECK(state_ != nullptr, "an undefined device was used");
+  return state_->id;
+}
+
+CachingAllocator& Device::allocator() const { return state_->allocator; }
+ThreadPool& Device::pool() const { return state_->pool; }
+
+}  // namespace sherd

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+namespace sherd {
+
+class CachingAllocator;
+class ThreadPool;
+
+enum class DeviceKind { kCpu, kCuda };
+
+// Which device a tensor lives on. `cpu:0` and `cpu:1` are different devices: ops refuse to mix them.
+struct DeviceId {
+  DeviceKind kind = DeviceKind::kCpu;
+  int index = 0;
+
+  std::string ToString() const;
+  friend bool operator==(const DeviceId&, const DeviceId&) = default;
+};
+
+struct CpuOptions {
+  int index = 0;
+  // Threads that kernels use, the caller's included. One per core the process may use is the most
+  // that helps; a rank per core wants 1.
+  int threads = 1;
+};
+
+// A handle to one device: its memory and its compute threads. Cheap to copy.
+//
+// An object the program makes and passes on; there is no default device. Two devices with equal ids
+// but made by two calls count their memory apart, which is how ranks that are threads of one process
+// keep their own figures.
+// Ownership: tensors keep their device alive.
+class Device {
+ public:
+  Device() = default;
+  // Errors: kInvalidArgument for a negative index or no thread.
+  static Device Cpu(CpuOptions options = {});
+
+  bool defined() const { return state_ != nullptr; }
+  const DeviceId& id() const;
+  CachingAllocator& allocator() const;
+  ThreadPool& pool() const;
+
+  // Whether tensors of the two may meet in an op.
+  friend bool operator==(const Device& a, const Device& b) { return a.id() == b.id(); }
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace sherd

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "sherd/runtime/base/ref.h"
+#include "sherd/runtime/core/allocator.h"
+#include "sherd/runtime/core/device.h"
+
+namespace sherd {
+
+class Storage;
+
+// Who frees and re-allocates a storage, asked when somebody reads it while it is not resident.
+class StorageOwner {
+ public:
+  // Says in words why the bytes at `byte_offset` are absent: "parameter 'w' of unit 'blocks.3' is
+  // sharded (phase: after forward)".
+  virtual std::string DescribeAbsent(const Storage& storage, int64_t byte_offset) const = 0;
+
+ protected:
+  ~StorageOwner() = default;
+};
+
+// A block of device memory that tensors are views of.
+//
+// The block can be freed and allocated again while views exist: they address it through this object
+// and are valid whenever it is resident. That is how a unit frees its gathered parameters under the
+// saved tensors of a tape.
+// Threads: Allocate and Free by one thread at a time, ordered with the readers by the caller.
+class Storage final : public RefCounted {
+ public:
+  // Describes `bytes` of `device`; allocates nothing.
+  Storage(Device device, int64_t bytes, MemoryCategory category);
+  ~Storage();
+
+  const Device& device() const { return device_; }
+  int64_t bytes() const { return bytes_; }
+  MemoryCategory category() const { return category_; }
+  bool resident() const { return resident_; }
+  // The first byte. REQUIRES: resident().
+  void* data() const { return data_; }
+
+  // Makes the storage resident; its contents are undefined. No effect when it is already.
+  void Allocate();
+  // Gives the block back. No effect when not resident.
+  void Free();
+
+  // While set, reads of an absent storage are explained by `owner`, which must outlive the setting.
+  void set_owner(const StorageOwner* owner) { owner_ = owner; }
+  const StorageOwner* owner() const { return owner_; }
+
+ private:
+  Device device_;
+  int64_t bytes_;
+  MemoryCategory category_;
+  bool resident_ = false;
+  void* data_ = nullptr;
+  const StorageOwner* owner_ = nullptr;
+};
+
+}  // namespace sherd

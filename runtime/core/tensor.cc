@@ -1,0 +1,121 @@
+#include "sherd/runtime/core/tensor.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "sherd/runtime/base/error.h"
+
+namespace sherd {
+namespace {
+
+void CopyStrided(const char* from, const Shape& shape, const Shape& strides, int dim, int64_t size,
+                 char*& to) {
+  if (dim == shape.rank()) {
+    std::memcpy(to, from, static_cast<size_t>(size));
+    to += size;
+    return;
+  }
+  for (int64_t i = 0; i < shape[dim]; ++i) {
+    CopyStrided(from + i * strides[dim] * size, shape, strides, dim + 1, size, to);
+  }
+}
+
+}  // namespace
+
+Tensor Tensor::Empty(const Device& device, DType dtype, const Shape& shape,
+                     MemoryCategory category) {
+  Ref<Storage> storage = MakeRef<Storage>(device, shape.numel() * SizeOf(dtype), category);
+  storage->Allocate();
+  return View(std::move(storage), 0, dtype, shape);
+}
+
+Tensor Tensor::Zeros(const Device& device, DType dtype, const Shape& shape,
+                     MemoryCategory category) {
+  Tensor tensor = Empty(device, dtype, shape, category);
+  if (tensor.bytes() > 0) std::memset(tensor.raw(), 0, static_cast<size_t>(tensor.bytes()));
+  return tensor;
+}
+
+Tensor Tensor::View(Ref<Storage> storage, int64_t offset_elems, DType dtype, const Shape& shape) {
+  const int64_t end = (offset_elems + shape.numel()) * SizeOf(dtype);
+  if (offset_elems < 0 || end > storage->bytes()) {
+    ThrowInvalidArgument(absl::StrCat("a view of ", shape.ToString(), " ", std::string(NameOf(dtype)),
+                                      " at element ", offset_elems, " does not fit a storage of ",
+                                      storage->bytes(), " bytes"));
+  }
+  Tensor tensor;
+  tensor.storage_ = std::move(storage);
+  tensor.offset_ = offset_elems;
+  tensor.shape_ = shape;
+  tensor.strides_ = shape.ContiguousStrides();
+  tensor.dtype_ = dtype;
+  return tensor;
+}
+
+Tensor Tensor::FromHostBytes(const Device& device, DType dtype, const void* values, int64_t count,
+                             const Shape& shape, MemoryCategory category) {
+  if (count != shape.numel()) {
+    ThrowInvalidArgument(
+        absl::StrCat(count, " values do not fill a tensor of shape ", shape.ToString()));
+  }
+  Tensor tensor = Empty(device, dtype, shape, category);
+  if (count > 0) std::memcpy(tensor.raw(), values, static_cast<size_t>(tensor.bytes()));
+  return tensor;
+}
+
+void* Tensor::CheckedData(DType dtype) const {
+  SHERD_CHECK(defined(), "an undefined tensor was read");
+  SHERD_CHECK(dtype == dtype_, "a tensor was read as another element type");
+  if (!storage_->resident()) {
+    const int64_t byte_offset = offset_ * SizeOf(dtype_);
+    const StorageOwner* owner = storage_->owner();
+    ThrowFailedPrecondition(owner != nullptr
+                                ? owner->DescribeAbsent(*storage_, byte_offset)
+                                : absl::StrCat("a tensor of shape ", shape_.ToString(),
+                                               " was read after its memory was freed"));
+  }
+  return static_cast<char*>(storage_->data()) + offset_ * SizeOf(dtype_);
+}
+
+Tensor Tensor::Reshape(const Shape& shape) const {
+  if (shape.numel() != numel() || !is_contiguous()) {
+    ThrowInvalidArgument(absl::StrCat("cannot view ", ToString(), " as shape ", shape.ToString()),
+                         {.op = "reshape"});
+  }
+  Tensor tensor = *this;
+  tensor.shape_ = shape;
+  tensor.strides_ = shape.ContiguousStrides();
+  return tensor;
+}
+
+Tensor Tensor::Slice(int dim, int64_t begin, int64_t end) const {
+  if (dim < 0 || dim >= rank() || begin < 0 || end < begin || end > shape_[dim]) {
+    ThrowInvalidArgument(absl::StrCat("cannot take [", begin, ", ", end, ") of dimension ", dim,
+                                      " of ", ToString()),
+                         {.op = "slice"});
+  }
+  Tensor tensor = *this;
+  tensor.offset_ += begin * strides_[dim];
+  tensor.shape_[dim] = end - begin;
+  return tensor;
+}
+
+void Tensor::CopyToHostBytes(DType dtype, void* out) const {
+  const char* from = static_cast<const char*>(CheckedData(dtype));
+  if (numel() == 0) return;
+  if (is_contiguous()) {
+    std::memcpy(out, from, static_cast<size_t>(bytes()));
+    return;
+  }
+  char* to = static_cast<char*>(out);
+  CopyStrided(from, shape_, strides_, 0, SizeOf(dtype_), to);
+}
+
+std::string Tensor::ToString() const {
+  if (!defined()) return "an undefined tensor";
+  return absl::StrCat(std::string(NameOf(dtype_)), " ", shape_.ToString(), " on ",
+                      device().id().ToString());
+}
+
+}  // namespace sherd

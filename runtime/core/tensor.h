@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sherd/runtime/base/ref.h"
+#include "sherd/runtime/core/dtype.h"
+#include "sherd/runtime/core/shape.h"
+#include "sherd/runtime/core/storage.h"
+
+namespace sherd {
+
+// A strided view of a Storage. A handle: cheap to copy, copies share the elements.
+//
+// Knows nothing of gradients. Element order is row-major; strides are in elements.
+class Tensor {
+ public:
+  Tensor() = default;
+  // A new tensor with undefined contents. Errors: kResourceExhausted.
+  static Tensor Empty(const Device& device, DType dtype, const Shape& shape,
+                      MemoryCategory category = MemoryCategory::kActivation);
+  // A new tensor of zero bytes.
+  static Tensor Zeros(const Device& device, DType dtype, const Shape& shape,
+                      MemoryCategory category = MemoryCategory::kActivation);
+  // A contiguous view of `storage` that starts at element `offset_elems`. The storage need not be
+  // resident. Errors: kInvalidArgument if the view does not fit.
+  static Tensor View(Ref<Storage> storage, int64_t offset_elems, DType dtype, const Shape& shape);
+  // A new tensor with a copy of host values.
+  template <typename T>
+  static Tensor FromHost(const Device& device, std::span<const T> values, const Shape& shape,
+                         MemoryCategory category = MemoryCategory::kBuffer) {
+    return FromHostBytes(device, DTypeOf<T>, values.data(), static_cast<int64_t>(values.size()),
+                         shape, category);
+  }
+
+  bool defined() const { return static_cast<bool>(storage_); }
+  const Shape& shape() const { return shape_; }
+  const Shape& strides() const { return strides_; }
+  DType dtype() const { return dtype_; }
+  int rank() const { return shape_.rank(); }
+  int64_t dim(int i) const { return shape_[i]; }
+  int64_t numel() const { return shape_.numel(); }
+  int64_t bytes() const { return numel() * SizeOf(dtype_); }
+  const Device& device() const { return storage_->device(); }
+  const Ref<Storage>& storage() const { return storage_; }
+  int64_t offset_elems() const { return offset_; }
+  bool resident() const { return storage_->resident(); }
+  bool is_contiguous() const { return strides_ == shape_.ContiguousStrides() || numel() <= 1; }
+
+  // The first element. Errors: kFailedPrecondition when the storage is absent (the owner says why);
+  // kInternal when T is not the element type.
+  template <typename T>
+  T* data() const {
+    return static_cast<T*>(CheckedData(DTypeOf<T>));
+  }
+  // The first byte, whatever the element type. Errors: as data().
+  void* raw() const { return CheckedData(dtype_); }
+
+  // The same elements in another shape. Errors: kInvalidArgument if counts differ or the view is not
+  // contiguous.
+  Tensor Reshape(const Shape& shape) const;
+  // Elements [begin, end) of dimension `dim`, as a view.
+  Tensor Slice(int dim, int64_t begin, int64_t end) const;
+  // A host copy, in row-major order whatever the strides. Errors: kInternal when T does not match.
+  template <typename T>
+  std::vector<T> ToHost() const {
+    std::vector<T> values(static_cast<size_t>(numel()));
+    CopyToHostBytes(DTypeOf<T>, values.data());
+    return values;
+  }
+
+  // "f32 [2, 3] on cpu:0"
+  std::string ToString() const;
+
+ private:
+  static Tensor FromHostBytes(const Device& device, DType dtype, const void* values, int64_t count,
+                              const Shape& shape, MemoryCategory category);
+  void* CheckedData(DType dtype) const;
+  void CopyToHostBytes(DType dtype, void* out) const;
+
+  Ref<Storage> storage_;
+  int64_t offset_ = 0;
+  Shape shape_;
+  Shape strides_;
+  DType dtype_ = DType::kF32;
+};
+
+}  // namespace sherd
