@@ -1,0 +1,125 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "sherd/runtime/base/error.h"
+#include "sherd/runtime/core/dtype.h"
+
+namespace sherd {
+
+enum class CollectiveOp : uint8_t { kAllGather, kReduceScatter, kAllReduce, kBroadcast, kBarrier };
+
+// "all_gather", "reduce_scatter", ...
+std::string_view NameOf(CollectiveOp op);
+
+// One call of a collective, as every rank of a group must make it: the same op with the same
+// arguments and the same number in the order of calls.
+struct CollectiveCall {
+  CollectiveOp op = CollectiveOp::kBarrier;
+  // Of the shard for all_gather and reduce_scatter, of the whole buffer for the others.
+  int64_t bytes = 0;
+  DType dtype = DType::kF32;  // of the reductions; elsewhere kF32 and without meaning
+  int root = -1;              // of broadcast; elsewhere -1
+  bool add = false;           // of reduce_scatter; ranks may differ in it
+  uint64_t sequence = 0;      // counts the calls of this group on this rank, from 1
+  ErrorContext context;
+
+  // "all_gather of 1024 bytes (#7)"
+  std::string ToString() const;
+};
+
+// A number of ranks that call collectives together; the handle one rank has.
+//
+// Collectives block until this rank's part is done, on whatever thread calls them. Reductions SUM,
+// nothing else; who divides is decided elsewhere. Sums are taken in rank order, ((r0 + r1) + r2)...,
+// so a rerun has the same bits, and every rank has the same. bf16 is added up in f32 and rounded
+// once.
+// Threads: one collective at a time per group; collectives of a group and of its forks may run at
+//   once. A second call that overlaps is kFailedPrecondition. Abort at any time from any thread.
+// Errors: collectives throw sherd::Error. kInvalidArgument for bad arguments, found before anything
+//   is sent; kFailedPrecondition, on all ranks, when ranks call different collectives, naming both
+//   calls; kDeadlineExceeded when ranks were not heard from in time, naming them; kUnavailable when a
+//   peer died, naming it; kAborted after Abort here or on a peer. After each of these but the first
+//   the group and its forks are dead: output buffers are undefined and later calls throw the same
+//   error.
+class ProcessGroup {
+ public:
+  virtual ~ProcessGroup() = default;
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  // "gloo 'world' rank 1 of 4", for messages.
+  const std::string& description() const { return description_; }
+
+  // Puts every rank's shard into `full`, rank r's at byte r * bytes_per_rank.
+  //
+  // COLLECTIVE. `bytes_per_rank` may be 0. Shapes: `full` has size() * bytes_per_rank bytes. In place,
+  // without a copy, when shard == full + rank() * bytes_per_rank; otherwise the two do not overlap.
+  void AllGather(const void* shard, void* full, int64_t bytes_per_rank, ErrorContext context = {});
+
+  // Sums the ranks' `full` buffers and leaves piece rank() of the sum in `shard`.
+  //
+  // COLLECTIVE. With `add`, the sum is added to what `shard` holds: shard + (r0 + r1 + ...).
+  // Shapes: `full` has size() * elems_per_rank elements of `dtype`; `shard` does not overlap it, or
+  // is its own piece, full + rank() * elems_per_rank (then without `add`).
+  // Cost: peers' pieces are sent straight from `full`; received ones pass through staging of bounded
+  //   size, whatever the shard.
+  void ReduceScatter(const void* full, void* shard, int64_t elems_per_rank, DType dtype, bool add,
+                     ErrorContext context = {});
+
+  // Replaces `data` by the sum of the ranks' `data`.
+  // COLLECTIVE.
+  void AllReduce(void* data, int64_t elems, DType dtype, ErrorContext context = {});
+
+  // Replaces `data` by what rank `root` has there.
+  // COLLECTIVE.
+  void Broadcast(void* data, int64_t bytes, int root, ErrorContext context = {});
+
+  // Returns when every rank has called it.
+  // COLLECTIVE.
+  void Barrier(ErrorContext context = {});
+
+  // Returns another channel between the same ranks, with calls counted apart from this group's, so
+  // that collectives of the two may run at once on two threads. `name` appears in messages.
+  //
+  // COLLECTIVE in that every rank forks in the same order; nothing is sent. Forks share connections
+  // and failure: an error or Abort of one ends all. A fork may outlive the group it came from.
+  std::unique_ptr<ProcessGroup> Fork(std::string name);
+
+  // Ends this group and its forks: collectives that wait or come later throw kAborted on this rank
+  // at once, and on the peers within about a second, with this rank and the text of `why`.
+  //
+  // The first reason stays; later calls have no effect. Threads: safe. Errors: never throws.
+  virtual void Abort(const absl::Status& why) noexcept = 0;
+
+ protected:
+  // REQUIRES: 0 <= rank < size.
+  ProcessGroup(int rank, int size, std::string description);
+
+  // The collectives proper. Arguments are checked; `call` says how this rank called it.
+  virtual void DoAllGather(const CollectiveCall& call, const void* shard, void* full) = 0;
+  virtual void DoReduceScatter(const CollectiveCall& call, const void* full, void* shard) = 0;
+  virtual void DoAllReduce(const CollectiveCall& call, void* data) = 0;
+  virtual void DoBroadcast(const CollectiveCall& call, void* data) = 0;
+  virtual void DoBarrier(const CollectiveCall& call) = 0;
+  virtual std::unique_ptr<ProcessGroup> DoFork(std::string name) = 0;
+
+ private:
+  template <typename Body>
+  void Run(CollectiveCall call, const Body& body);
+
+  const int rank_;
+  const int size_;
+  const std::string description_;
+  std::mutex running_;  // held during a collective, to find overlapping calls
+  uint64_t sequence_ = 0;
+};
+
+}  // namespace sherd

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "sherd/runtime/comm/store.h"
+
+namespace sherd {
+
+// Serves a table to the ranks of one job over TCP.
+//
+// Starts one thread, which blocks all signals. A connection must begin with the secret; one that
+// does not, or that breaks the protocol or a limit, is closed, and nothing else is disturbed. The
+// secret keeps other jobs and strangers apart; it does not encrypt. The protocol is described in
+// runtime/comm/README.md.
+// Ownership: clients see kUnavailable once this object is destroyed.
+class TcpStoreServer {
+ public:
+  struct Options {
+    // The address to listen on; "127.0.0.1" when all ranks share a host, "0.0.0.0" otherwise.
+    std::string address = "127.0.0.1";
+    int port = 0;  // 0: any free one
+    std::string secret;
+    int max_connections = 4096;
+  };
+
+  // Errors: kUnavailable when the address cannot be listened on, with the system's reason.
+  static absl::StatusOr<std::unique_ptr<TcpStoreServer>> Listen(Options options);
+  ~TcpStoreServer();
+
+  int port() const;
+  // The table itself, for the rank that hosts it: no connection needed.
+  std::shared_ptr<Store> local() const;
+
+ private:
+  struct State;
+  explicit TcpStoreServer(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// Connects to a TcpStoreServer, trying again while nobody listens.
+// Errors: kDeadlineExceeded; kPermissionDenied when the server knows another secret.
+absl::StatusOr<std::shared_ptr<Store>> ConnectTcpStore(const std::string& host, int port,
+                                                       const std::string& secret,
+                                                       absl::Duration timeout);
+
+// Connects to the store that torchrun's agent serves at MASTER_ADDR:MASTER_PORT, in the dialect of
+// PyTorch up to 2.1 or from 2.2 on, whichever the server speaks.
+// Errors: kDeadlineExceeded, kUnavailable.
+absl::StatusOr<std::shared_ptr<Store>> ConnectTorchStore(const std::string& host, int port,
+                                                         absl::Duration timeout);
+
+}  // namespace sherd

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "sherd/runtime/base/log.h"
+#include "sherd/runtime/comm/launch.h"
+#include "sherd/runtime/comm/mesh.h"
+#include "sherd/runtime/comm/process_group.h"
+#include "sherd/runtime/comm/store.h"
+#include "sherd/runtime/core/device.h"
+
+namespace sherd {
+
+struct WorldOptions {
+  // Compute threads of this rank. 0: the CPUs this process may use, divided by the ranks that share
+  // them, at least 1. OMP_NUM_THREADS is not read: launchers set it to 1 for others' sake.
+  int threads = 0;
+  // Index of the CPU device. -1: 0, as each process sees its own.
+  int device_index = -1;
+  // How long to wait for all ranks to arrive. Raise it for jobs whose ranks start minutes apart.
+  absl::Duration rendezvous_timeout = absl::Minutes(5);
+  // How long one collective may take, the wait for slower ranks included.
+  absl::Duration collective_timeout = absl::Minutes(10);
+  // Where messages go; silent by default.
+  LogSink log;
+  // The address other ranks reach this one at. "": loopback when all ranks share a host, otherwise
+  // the address this host uses to reach the master.
+  std::string address;
+  // Wraps the group before anybody sees it, e.g. in MakeRecordingGroup. For tests.
+  std::function<std::shared_ptr<ProcessGroup>(std::shared_ptr<ProcessGroup>)> wrap_group;
+};
+
+// All ranks of a job, seen from one of them: who we are, our device, and the group to talk through.
+//
+// An object the trainer makes and keeps; several may live in one process. Movable.
+// Ownership: meshes keep the group alive; the destructor leaves the rest in order.
+class World {
+ public:
+  // Joins the job this process was started in: torchrun, mpirun, srun, or a single process.
+  //
+  // COLLECTIVE. Errors: kInvalidArgument for contradictory launch variables; kDeadlineExceeded naming
+  //   the ranks that did not arrive; kUnavailable when a connection broke.
+  static absl::StatusOr<World> FromEnvironment(WorldOptions options = {});
+
+  // As FromEnvironment, with the answers of a launcher given by the caller. `get` replaces the
+  // environment.
+  static absl::StatusOr<World> FromLaunch(const LaunchInfo& launch, WorldOptions options = {});
+
+  // Joins ranks that share `store`, which must hold no keys of another world. For ranks that are
+  // threads, and for programs that have a way of their own to find each other. With size 1 the
+  // store may be null.
+  // COLLECTIVE. Errors: as FromEnvironment. REQUIRES: 0 <= rank < size.
+  static absl::StatusOr<World> FromStore(std::shared_ptr<Store> store, int rank, int size,
+                                         WorldOptions options = {});
+
+  World(World&&) noexcept;
+  World& operator=(World&&) noexcept;
+  // Leaves without waiting for the others. Peers that still communicate with us fail, naming us:
+  // call Finish first when all went well.
+  ~World();
+
+  int rank() const;
+  int size() const;
+  int local_rank() const;
+  int local_size() const;
+  const Device& device() const;
+  ProcessGroup& group() const;
+  // A name space shared by all ranks.
+  Store& store() const;
+  const LogSink& log() const;
+  // All ranks on the shard axis.
+  Mesh mesh() const;
+
+  // Waits for every rank, then leaves. Afterwards the group refuses collectives. No effect the
+  // second time.
+  // COLLECTIVE. Errors: the first error of the group, if it had failed.
+  absl::Status Finish();
+
+ private:
+  struct State;
+  explicit World(std::shared_ptr<State> state);
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace sherd
