@@ -1,5 +1,8 @@
 # Everything Sherd links against, found and never fetched. A parent project's own targets win.
 
+# A project that includes this one links against these targets through ours, so it has to see them.
+set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)
+
 find_package(Threads REQUIRED)
 if(NOT TARGET absl::status)
   find_package(absl CONFIG REQUIRED)

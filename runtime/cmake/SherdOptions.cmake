@@ -6,6 +6,7 @@ endif()
 
 option(SHERD_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(SHERD_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
+option(SHERD_INSTALL "Install the libraries, headers and package files" ${PROJECT_IS_TOP_LEVEL})
 option(SHERD_WARNINGS_AS_ERRORS "Fail on warnings (for continuous integration)" OFF)
 set(SHERD_SANITIZE "" CACHE STRING "Sanitizers to build with: address, thread, undefined, or empty")
 
