@@ -60,7 +60,8 @@ note() { printf '%s\t%s\t%s\t%s\t%s\n' "$1" "$stage" '' "$2" "${3:-}" >> "$tally
 compile() {
   local folder=$1 target=$2
   shift 2
-  if ! cmake -S "$root" -B "$folder" -G Ninja -DSHERD_WARNINGS_AS_ERRORS=ON "$@" > "$folder.configure.log" 2>&1; then
+  if ! cmake -S "$root" -B "$folder" -G Ninja -DSHERD_WARNINGS_AS_ERRORS=ON \
+    -DCMAKE_EXPORT_COMPILE_COMMANDS=ON "$@" > "$folder.configure.log" 2>&1; then
     cat "$folder.configure.log"
     note fail "configure" 'cmake failed'
     return 1
