@@ -1,0 +1,41 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "llm/step_record.h"
+
+namespace llm {
+
+// Writes metrics.jsonl: one JSON object a line for every step, readable while the run goes on.
+//
+// Each line is handed to the system whole, so a run that is killed leaves every finished step.
+class MetricsWriter {
+ public:
+  // Makes the folder `out` with its parents if need be, and a new metrics.jsonl in it.
+  // Errors: kAlreadyExists when the folder holds metrics.jsonl or report.html of another run, which
+  //   stay as they are; kInvalidArgument, kPermissionDenied, ... when the folder cannot be made or
+  //   written.
+  static absl::StatusOr<std::unique_ptr<MetricsWriter>> Create(const std::string& out);
+  ~MetricsWriter();
+  MetricsWriter(const MetricsWriter&) = delete;
+  MetricsWriter& operator=(const MetricsWriter&) = delete;
+
+  // Appends one line. Errors: kDataLoss with the system's reason, such as a full disk.
+  absl::Status Write(const StepRecord& record);
+
+  const std::string& path() const { return path_; }
+
+ private:
+  MetricsWriter(std::string path, int file) : path_(std::move(path)), file_(file) {}
+
+  std::string path_;
+  int file_;
+};
+
+// The line of one step, without its end.
+std::string MetricsLine(const StepRecord& record);
+
+}  // namespace llm

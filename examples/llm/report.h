@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "llm/step_record.h"
+
+namespace llm {
+
+// What report.html shows of a finished run.
+struct Report {
+  // A figure at the top of the page.
+  struct Headline {
+    std::string label;
+    std::string value;
+    std::string note;
+  };
+  // A table of facts under one heading.
+  struct Section {
+    std::string heading;
+    std::vector<std::pair<std::string, std::string>> facts;
+  };
+  std::string title;
+  std::string subtitle;
+  std::vector<Headline> headlines;
+  std::vector<Section> sections;
+  std::vector<StepRecord> steps;
+  double bigram_loss = 0.0;                             // nats per byte, on the validation windows
+  std::vector<std::pair<std::string, int64_t>> memory;  // peak bytes by category
+  std::string prompt;                                   // what the sample begins with
+  std::string sample;                                   // bytes; shown as UTF-8 where they are
+};
+
+// The page: one file with its styles, plots and script inside; it loads nothing from anywhere.
+std::string ReportHtml(const Report& report);
+
+// Writes the page to `path` by a temporary file beside it, so that no half page is ever there.
+// Errors: kDataLoss with the system's reason.
+absl::Status WriteReport(const std::string& path, const Report& report);
+
+}  // namespace llm
