@@ -83,12 +83,12 @@ void CachingAllocator::Free(void* block, int64_t bytes, MemoryCategory category)
   std::lock_guard<std::mutex> lock(mutex_);
   stats_.category[static_cast<size_t>(category)].current_bytes -= counted;
   stats_.total.current_bytes -= counted;
-  cached_ += counted;
   const int64_t offset = static_cast<char*>(block) - base_;
   if (counted < kPage) {
     small_[counted].push_back(offset);
+    cached_ += counted;
   } else {
-    Insert(offset, counted);
+    Insert(offset, {counted, counted});
   }
 }
 
@@ -101,56 +101,52 @@ int64_t CachingAllocator::TakeFit(int64_t size) {
       return offset;
     }
   }
-  auto it = free_by_size_.lower_bound({size, 0});
-  if (it != free_by_size_.end()) {
-    const auto [found, offset] = *it;
-    free_by_size_.erase(it);
-    free_by_offset_.erase(offset);
-    cached_ -= found;
-    if (found > size) {
-      free_by_offset_.emplace(offset + size, found - size);
-      free_by_size_.emplace(found - size, offset + size);
-      cached_ += found - size;
+  auto fit = free_by_size_.lower_bound({size, 0});
+  if (fit != free_by_size_.end()) {
+    const int64_t offset = fit->second;
+    const FreeRange range = Remove(free_by_offset_.find(offset));
+    if (const int64_t rest = range.size - size; rest > 0) {
+      Insert(offset + size, {rest, std::min(range.cached, rest)});
     }
     return offset;
   }
-  // A free block that ends at the top grows instead of leaving a hole behind.
+  // A free range that ends at the top grows instead of leaving a hole behind.
   int64_t offset = top_;
-  if (!free_by_offset_.empty()) {
-    auto last = std::prev(free_by_offset_.end());
-    if (last->first + last->second == top_) {
-      offset = last->first;
-      if (offset + size > reserve_) return -1;
-      cached_ -= last->second;
-      free_by_size_.erase({last->second, last->first});
-      free_by_offset_.erase(last);
-      top_ = offset + size;
-      return offset;
-    }
-  }
-  if (offset + size > reserve_) return -1;
-  top_ += size;
+  auto last = free_by_offset_.empty() ? free_by_offset_.end() : std::prev(free_by_offset_.end());
+  if (last != free_by_offset_.end() && last->first + last->second.size == top_) offset = last->first;
+  if (size > reserve_ - offset) return -1;
+  if (offset != top_) Remove(last);
+  top_ = offset + size;
   return offset;
 }
 
-void CachingAllocator::Insert(int64_t offset, int64_t size) {
+void CachingAllocator::Insert(int64_t offset, FreeRange range) {
   auto next = free_by_offset_.lower_bound(offset);
-  if (next != free_by_offset_.end() && offset + size == next->first) {
-    size += next->second;
-    free_by_size_.erase({next->second, next->first});
-    next = free_by_offset_.erase(next);
+  if (next != free_by_offset_.end() && offset + range.size == next->first) {
+    auto following = std::next(next);
+    const FreeRange upper = Remove(next);
+    range = {range.size + upper.size, range.cached + upper.cached};
+    next = following;
   }
   if (next != free_by_offset_.begin()) {
     auto previous = std::prev(next);
-    if (previous->first + previous->second == offset) {
+    if (previous->first + previous->second.size == offset) {
       offset = previous->first;
-      size += previous->second;
-      free_by_size_.erase({previous->second, previous->first});
-      free_by_offset_.erase(previous);
+      const FreeRange lower = Remove(previous);
+      range = {range.size + lower.size, range.cached + lower.cached};
     }
   }
-  free_by_offset_.emplace(offset, size);
-  free_by_size_.emplace(size, offset);
+  free_by_offset_.emplace(offset, range);
+  free_by_size_.emplace(range.size, offset);
+  cached_ += range.cached;
+}
+
+CachingAllocator::FreeRange CachingAllocator::Remove(FreeRanges::iterator it) {
+  const FreeRange range = it->second;
+  free_by_size_.erase({range.size, it->first});
+  free_by_offset_.erase(it);
+  cached_ -= range.cached;
+  return range;
 }
 
 MemoryStats CachingAllocator::stats() const {
@@ -168,20 +164,28 @@ void CachingAllocator::ResetPeaks() {
 
 void CachingAllocator::Trim() {
   std::lock_guard<std::mutex> lock(mutex_);
-  for (const auto& [offset, size] : free_by_offset_) {
-    const int64_t begin = RoundUp(offset, kPage);
-    const int64_t end = (offset + size) / kPage * kPage;
-    if (end > begin) madvise(base_ + begin, static_cast<size_t>(end - begin), MADV_DONTNEED);
+  for (auto& [size, offsets] : small_) {
+    for (int64_t offset : offsets) Insert(offset, {size, size});
+    cached_ -= size * static_cast<int64_t>(offsets.size());
   }
-  // Pages of the lowest blocks come back on their next use; the highest range is forgotten.
+  small_.clear();
   if (!free_by_offset_.empty()) {
     auto last = std::prev(free_by_offset_.end());
-    if (last->first + last->second == top_) {
-      top_ = last->first;
-      cached_ -= last->second;
-      free_by_size_.erase({last->second, last->first});
-      free_by_offset_.erase(last);
+    if (const auto [offset, range] = *last; offset + range.size == top_) {
+      const int64_t begin = RoundUp(offset, kPage);
+      if (top_ > begin) madvise(base_ + begin, static_cast<size_t>(top_ - begin), MADV_DONTNEED);
+      Remove(last);
+      top_ = offset;
     }
+  }
+  for (auto& [offset, range] : free_by_offset_) {
+    const int64_t begin = RoundUp(offset, kPage);
+    const int64_t end = (offset + range.size) / kPage * kPage;
+    if (end <= begin) continue;
+    madvise(base_ + begin, static_cast<size_t>(end - begin), MADV_DONTNEED);
+    const int64_t left = std::min(range.cached, range.size - (end - begin));
+    cached_ -= range.cached - left;
+    range.cached = left;
   }
 }
 

@@ -36,8 +36,8 @@ struct MemoryStats {
   };
   std::array<Count, kMemoryCategories> category{};
   Count total;
-  int64_t cached_bytes = 0;    // touched by us, in use by nobody: Trim() gives these back
-  int64_t allocations = 0;     // calls of Allocate so far
+  int64_t cached_bytes = 0;  // in use by nobody but not yet given back: what Trim() is for
+  int64_t allocations = 0;   // calls of Allocate so far
 
   const Count& operator[](MemoryCategory c) const { return category[static_cast<size_t>(c)]; }
   // A table, one line per category that was ever used.
@@ -69,18 +69,25 @@ class CachingAllocator {
   MemoryStats stats() const;
   // Makes every peak the current value, to measure a phase.
   void ResetPeaks();
-  // Gives cached memory back to the system; blocks in use stay where they are.
+  // Gives cached memory back to the system, by whole pages; blocks in use stay where they are.
   void Trim();
 
  private:
-  void Insert(int64_t offset, int64_t size);
+  struct FreeRange {
+    int64_t size = 0;
+    int64_t cached = 0;  // of these, at most so many hold memory; exact unless Trim came between
+  };
+  using FreeRanges = std::map<int64_t, FreeRange>;  // by offset
+
+  void Insert(int64_t offset, FreeRange range);
+  FreeRange Remove(FreeRanges::iterator range);
   int64_t TakeFit(int64_t size);
 
   char* base_ = nullptr;
   int64_t reserve_ = 0;
   int64_t top_ = 0;  // everything above was never handed out
   mutable std::mutex mutex_;
-  std::map<int64_t, int64_t> free_by_offset_;
+  FreeRanges free_by_offset_;
   std::set<std::pair<int64_t, int64_t>> free_by_size_;  // (size, offset)
   std::map<int64_t, std::vector<int64_t>> small_;       // exact sizes up to a page, never merged
   int64_t cached_ = 0;

@@ -1,5 +1,9 @@
 #include "sherd/runtime/core/device.h"
 
+#include <mutex>
+#include <utility>
+#include <vector>
+
 #include "absl/strings/str_cat.h"
 #include "sherd/runtime/base/error.h"
 #include "sherd/runtime/base/thread_pool.h"
@@ -12,6 +16,8 @@ struct Device::State {
   DeviceId id;
   CachingAllocator allocator;
   ThreadPool pool;
+  std::mutex slots_mutex;
+  std::vector<std::pair<const void*, std::shared_ptr<void>>> slots;
 };
 
 std::string DeviceId::ToString() const {
@@ -36,5 +42,14 @@ const DeviceId& Device::id() const {
 
 CachingAllocator& Device::allocator() const { return state_->allocator; }
 ThreadPool& Device::pool() const { return state_->pool; }
+
+void* Device::SlotObject(const void* key, std::shared_ptr<void> (*make)()) const {
+  SHERD_CHECK(state_ != nullptr, "an undefined device was used");
+  std::lock_guard<std::mutex> lock(state_->slots_mutex);
+  for (const auto& [slot_key, object] : state_->slots) {
+    if (slot_key == key) return object.get();
+  }
+  return state_->slots.emplace_back(key, make()).second.get();
+}
 
 }  // namespace sherd

@@ -43,10 +43,25 @@ class Device {
   CachingAllocator& allocator() const;
   ThreadPool& pool() const;
 
+  // The object of type T that lives with this device, made by the first call for T.
+  //
+  // Where upper layers keep what belongs to a device and not to the process: a cache of primitives,
+  // the choice of an instruction set. It dies with the device, before the allocator and the pool.
+  // Threads: safe to call; T looks after itself. REQUIRES: T{} does not call Slot.
+  template <typename T>
+  T& Slot() const {
+    static const char key = 0;
+    return *static_cast<T*>(SlotObject(&key, [] {
+      return std::shared_ptr<void>(std::make_shared<T>());
+    }));
+  }
+
   // Whether tensors of the two may meet in an op.
   friend bool operator==(const Device& a, const Device& b) { return a.id() == b.id(); }
 
  private:
+  void* SlotObject(const void* key, std::shared_ptr<void> (*make)()) const;
+
   struct State;
   std::shared_ptr<State> state_;
 };

@@ -32,6 +32,10 @@ class Storage final : public RefCounted {
  public:
   // Describes `bytes` of `device`; allocates nothing.
   Storage(Device device, int64_t bytes, MemoryCategory category);
+  // Stands for the first `bytes` of `target`: Allocate and Free only change what resident() says.
+  // This is how one rank's gathered parameters are its shard, under the same states and checks.
+  // REQUIRES: target is resident for as long as this object is.
+  Storage(Ref<Storage> target, int64_t bytes);
   ~Storage();
 
   const Device& device() const { return device_; }
@@ -56,6 +60,7 @@ class Storage final : public RefCounted {
   MemoryCategory category_;
   bool resident_ = false;
   void* data_ = nullptr;
+  Ref<Storage> target_;
   const StorageOwner* owner_ = nullptr;
 };
 

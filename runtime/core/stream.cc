@@ -1,9 +1,8 @@
 #include "sherd/runtime/core/stream.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <utility>
+
+#include "sherd/runtime/base/thread.h"
 
 namespace sherd {
 
@@ -33,7 +32,7 @@ void Work::Wait() const {
   if (state_->error != nullptr) ThrowError(*state_->error);
 }
 
-Stream::Stream(std::string name) : name_(std::move(name)), thread_([this] { Loop(); }) {}
+Stream::Stream(std::string name) : name_(std::move(name)), thread_(StartThread([this] { Loop(); })) {}
 
 Stream::~Stream() {
   {
@@ -63,9 +62,6 @@ void Stream::Recover() {
 }
 
 void Stream::Loop() {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
   for (;;) {
     Job job;
     std::shared_ptr<const Error> failure;
@@ -84,6 +80,9 @@ void Stream::Loop() {
         failure = std::make_shared<const Error>(error.With(job.context));
       } catch (const std::exception& error) {
         failure = std::make_shared<const Error>(absl::StatusCode::kUnknown, error.what(), job.context);
+      } catch (...) {
+        failure = std::make_shared<const Error>(absl::StatusCode::kUnknown,
+                                                "an exception that is no std::exception", job.context);
       }
       if (failure != nullptr) {
         std::lock_guard<std::mutex> lock(mutex_);

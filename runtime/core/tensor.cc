@@ -21,6 +21,26 @@ void CopyStrided(const char* from, const Shape& shape, const Shape& strides, int
   }
 }
 
+// Fills `strides` with those of a view of shape `to` on elements laid out as (from, from_strides).
+// Runs of dimensions that lie one after another are matched from the innermost outwards.
+bool StridesOfView(const Shape& from, const Shape& from_strides, const Shape& to, Shape& strides) {
+  int j = to.rank() - 1;
+  for (int i = from.rank() - 1; i >= 0;) {
+    int64_t run = from[i];
+    int64_t stride = from_strides[i];
+    for (--i; i >= 0 && (from[i] == 1 || from_strides[i] == stride * run); --i) run *= from[i];
+    int64_t rest = run;
+    while (j >= 0 && (rest > 1 || to[j] == 1)) {
+      if (rest % to[j] != 0) return false;
+      strides[j] = stride;
+      stride *= to[j];
+      rest /= to[j--];
+    }
+    if (rest != 1) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 Tensor Tensor::Empty(const Device& device, DType dtype, const Shape& shape,
@@ -78,14 +98,27 @@ void* Tensor::CheckedData(DType dtype) const {
   return static_cast<char*>(storage_->data()) + offset_ * SizeOf(dtype_);
 }
 
+bool Tensor::is_contiguous() const {
+  int64_t stride = 1;
+  for (int i = rank() - 1; i >= 0; --i) {
+    if (dim(i) == 0) return true;
+    if (dim(i) != 1 && strides_[i] != stride) return numel() == 0;
+    stride *= dim(i);
+  }
+  return true;
+}
+
 Tensor Tensor::Reshape(const Shape& shape) const {
-  if (shape.numel() != numel() || !is_contiguous()) {
+  Shape strides = shape.ContiguousStrides();
+  const bool possible =
+      shape.numel() == numel() && (is_contiguous() || StridesOfView(shape_, strides_, shape, strides));
+  if (!possible) {
     ThrowInvalidArgument(absl::StrCat("cannot view ", ToString(), " as shape ", shape.ToString()),
                          {.op = "reshape"});
   }
   Tensor tensor = *this;
   tensor.shape_ = shape;
-  tensor.strides_ = shape.ContiguousStrides();
+  tensor.strides_ = strides;
   return tensor;
 }
 

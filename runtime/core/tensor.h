@@ -47,7 +47,8 @@ class Tensor {
   const Ref<Storage>& storage() const { return storage_; }
   int64_t offset_elems() const { return offset_; }
   bool resident() const { return storage_->resident(); }
-  bool is_contiguous() const { return strides_ == shape_.ContiguousStrides() || numel() <= 1; }
+  // Whether the elements lie one after another in row-major order.
+  bool is_contiguous() const;
 
   // The first element. Errors: kFailedPrecondition when the storage is absent (the owner says why);
   // kInternal when T is not the element type.
@@ -58,8 +59,8 @@ class Tensor {
   // The first byte, whatever the element type. Errors: as data().
   void* raw() const { return CheckedData(dtype_); }
 
-  // The same elements in another shape. Errors: kInvalidArgument if counts differ or the view is not
-  // contiguous.
+  // The same elements in another shape, as a view. Dimensions of a strided view may be split, and merged
+  // where they lie one after another. Errors: kInvalidArgument if counts differ or no view exists.
   Tensor Reshape(const Shape& shape) const;
   // Elements [begin, end) of dimension `dim`, as a view.
   Tensor Slice(int dim, int64_t begin, int64_t end) const;

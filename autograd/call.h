@@ -1,0 +1,229 @@
+#pragma once
+
+#include <array>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "sherd/autograd/module.h"
+#include "sherd/autograd/variable.h"
+
+namespace sherd {
+
+// [Note: the call seam]
+// Every module call is Call(module, body, arguments...). The body is stateless and gets the module and
+// the arguments by const reference, and the arguments are copied when a wrapper needs them: so a
+// wrapper can run the body again when the caller's frame is long gone. Wrappers (interceptors) form a
+// list per module, outermost first; the order in which they were put on is the order of composition.
+
+// ---- Finding variables inside arguments and results -------------------------------------------------
+
+// Sees every Variable of a value; may replace it.
+using VariableVisitor = std::function<void(Variable&)>;
+
+// Users make their own structs visible by a function of this name in the struct's namespace:
+//   void VisitVariables(MyBatch& b, const sherd::VariableVisitor& v) { v(b.x); VisitVariables(b.rest, v); }
+// Types without one hold no variables as far as the seams know.
+inline void VisitVariables(Variable& variable, const VariableVisitor& visit) { visit(variable); }
+template <typename T>
+void VisitVariables(std::vector<T>& values, const VariableVisitor& visit);
+template <typename T>
+void VisitVariables(std::optional<T>& value, const VariableVisitor& visit);
+template <typename T, size_t N>
+void VisitVariables(std::array<T, N>& values, const VariableVisitor& visit);
+template <typename K, typename T>
+void VisitVariables(std::map<K, T>& values, const VariableVisitor& visit);
+template <typename... T>
+void VisitVariables(std::tuple<T...>& values, const VariableVisitor& visit);
+template <typename A, typename B>
+void VisitVariables(std::pair<A, B>& values, const VariableVisitor& visit);
+
+namespace internal {
+template <typename T>
+void VisitAny(T& value, const VariableVisitor& visit) {
+  if constexpr (requires { VisitVariables(value, visit); }) VisitVariables(value, visit);
+}
+}  // namespace internal
+
+template <typename T>
+void VisitVariables(std::vector<T>& values, const VariableVisitor& visit) {
+  if constexpr (!std::is_same_v<T, bool>) {
+    for (T& value : values) internal::VisitAny(value, visit);
+  }
+}
+template <typename T>
+void VisitVariables(std::optional<T>& value, const VariableVisitor& visit) {
+  if (value.has_value()) internal::VisitAny(*value, visit);
+}
+template <typename T, size_t N>
+void VisitVariables(std::array<T, N>& values, const VariableVisitor& visit) {
+  for (T& value : values) internal::VisitAny(value, visit);
+}
+template <typename K, typename T>
+void VisitVariables(std::map<K, T>& values, const VariableVisitor& visit) {
+  for (auto& [key, value] : values) internal::VisitAny(value, visit);
+}
+template <typename... T>
+void VisitVariables(std::tuple<T...>& values, const VariableVisitor& visit) {
+  std::apply([&](T&... value) { (internal::VisitAny(value, visit), ...); }, values);
+}
+template <typename A, typename B>
+void VisitVariables(std::pair<A, B>& values, const VariableVisitor& visit) {
+  internal::VisitAny(values.first, visit);
+  internal::VisitAny(values.second, visit);
+}
+
+// ---- Calls and their wrappers -----------------------------------------------------------------------
+
+// One call whose body can be run again: the arguments, and after Invoke the result.
+class CallRecord {
+ public:
+  virtual ~CallRecord() = default;
+  virtual void Invoke() = 0;
+  // Visits the variables of the result, always in the same order. REQUIRES: Invoke ran.
+  virtual void VisitResult(const VariableVisitor& visit) = 0;
+  virtual void VisitArguments(const VariableVisitor& visit) = 0;
+  virtual void DropResult() = 0;
+};
+
+// A call on its way through the wrappers. Cheap to copy; a copy can proceed again later.
+class CallContext {
+ public:
+  CallContext(const Module* module, std::shared_ptr<CallRecord> record,
+              std::vector<std::shared_ptr<Interceptor>> rest)
+      : module_(module), record_(std::move(record)), rest_(std::move(rest)) {}
+
+  // Null for a checkpointed function.
+  const Module* module() const { return module_; }
+  CallRecord& record() const { return *record_; }
+  // Runs the wrappers further in, then the body; the result is in record().
+  void Proceed() const;
+
+ private:
+  const Module* module_;
+  std::shared_ptr<CallRecord> record_;
+  std::vector<std::shared_ptr<Interceptor>> rest_;
+};
+
+// A wrapper around the calls of a module.
+class Interceptor {
+ public:
+  virtual ~Interceptor() = default;
+  // Does what it does around call.Proceed(), which it calls exactly once now, and on a copy of `call`
+  // any number of times later. Runs for every call, recorded or not.
+  virtual void Around(const CallContext& call) = 0;
+};
+
+namespace internal {
+
+struct RandomContext;
+
+// Where the thread is in the tree of calls; see DESIGN of random numbers in the layer's README.
+struct CallFrame {
+  CallFrame* parent = nullptr;
+  const Module* module = nullptr;
+  uint64_t path = 0;
+  uint32_t random_ops = 0;
+  std::shared_ptr<const RandomContext> random;
+  absl::InlinedVector<std::pair<const Module*, uint32_t>, 4> calls;  // how often each was called
+};
+
+// Makes a frame the thread's innermost one while it lives.
+class FrameGuard {
+ public:
+  explicit FrameGuard(const Module& module);  // a call of `module` from the current frame
+  explicit FrameGuard(CallFrame frame);       // takes up a frame again, for a recompute
+  ~FrameGuard();
+  FrameGuard(const FrameGuard&) = delete;
+  FrameGuard& operator=(const FrameGuard&) = delete;
+
+ private:
+  CallFrame frame_;
+};
+
+template <typename T>
+inline constexpr bool kIsSpan = false;
+template <typename T, size_t N>
+inline constexpr bool kIsSpan<std::span<T, N>> = true;
+template <typename T>
+inline constexpr bool kIsReferenceWrapper = false;
+template <typename T>
+inline constexpr bool kIsReferenceWrapper<std::reference_wrapper<T>> = true;
+
+// Whether a copy of a T stays valid after the caller's frame is gone, as far as its type tells.
+template <typename T>
+inline constexpr bool kMayOutliveCaller =
+    !std::is_pointer_v<T> && !kIsSpan<T> && !kIsReferenceWrapper<T> &&
+    !std::is_same_v<T, std::string_view>;
+
+template <typename Invocable, typename... Args>
+class TypedCall final : public CallRecord {
+ public:
+  using Result = std::invoke_result_t<const Invocable&, const Args&...>;
+  static_assert(!std::is_void_v<Result> && !std::is_reference_v<Result>,
+                "a module call returns a value: variables, or a struct of them");
+
+  template <typename... Given>
+  explicit TypedCall(Invocable invocable, Given&&... args)
+      : invocable_(std::move(invocable)), args_(std::forward<Given>(args)...) {}
+
+  void Invoke() override {
+    result_.emplace(std::apply([this](const Args&... args) { return invocable_(args...); }, args_));
+  }
+  void VisitResult(const VariableVisitor& visit) override { VisitAny(*result_, visit); }
+  void VisitArguments(const VariableVisitor& visit) override { VisitAny(args_, visit); }
+  void DropResult() override { result_.reset(); }
+  Result TakeResult() {
+    Result result = std::move(*result_);
+    result_.reset();
+    return result;
+  }
+
+ private:
+  const Invocable invocable_;
+  std::tuple<Args...> args_;
+  std::optional<Result> result_;
+};
+
+template <typename M, typename Body>
+struct BoundBody {
+  M* module;
+  template <typename... Args>
+  auto operator()(const Args&... args) const {
+    return Body{}(*module, args...);
+  }
+};
+
+}  // namespace internal
+
+// Runs `body(module, arguments...)` as one call of `module`, inside the module's wrappers.
+//
+// Written in a module's call operator:
+//   Variable operator()(const Variable& x) {
+//     return Call(*this, [](Mlp& self, const Variable& x) { return self.down(Silu(self.up(x))); }, x);
+//   }
+// Ownership: with wrappers, arguments are decay-copied and live as long as the tape needs them; spans,
+// string views, reference wrappers and raw pointers do not compile, since they would dangle.
+// Cost: without wrappers, one frame on the stack.
+template <typename M, typename Body, typename... Args>
+auto Call(M& module, Body body, const Args&... args) {
+  static_assert(std::is_empty_v<Body>, "the body of a module call captures nothing: pass arguments");
+  static_assert((internal::kMayOutliveCaller<std::decay_t<Args>> && ...),
+                "an argument of a module call would dangle in a recompute: pass it by value");
+  const internal::FrameGuard frame(module);
+  if (module.interceptors().empty()) return body(module, args...);
+  using Bound = internal::BoundBody<M, Body>;
+  auto record = std::make_shared<internal::TypedCall<Bound, std::decay_t<Args>...>>(Bound{&module}, args...);
+  CallContext(&module, record, module.interceptors()).Proceed();
+  return record->TakeResult();
+}
+
+}  // namespace sherd

@@ -1,0 +1,43 @@
+#pragma once
+
+#include "sherd/autograd/module.h"
+
+namespace sherd {
+
+// A bias-free linear layer: x W^T. Parameter: "weight" [out, in].
+class LinearLayer : public Module {
+ public:
+  LinearLayer(int64_t in, int64_t out, Initializer initializer, DType dtype = DType::kF32);
+  // Shapes: x [..., in], result [..., out].
+  Variable operator()(const Variable& x);
+  const Parameter& weight() const { return weight_; }
+
+ private:
+  Parameter weight_;
+};
+
+// A table of learned rows. Parameter: "weight" [rows, channels].
+class EmbeddingLayer : public Module {
+ public:
+  EmbeddingLayer(int64_t rows, int64_t channels, Initializer initializer, DType dtype = DType::kF32);
+  // Shapes: ids any shape of i32 or i64, result ids' shape and channels.
+  Variable operator()(const Variable& ids);
+  const Parameter& weight() const { return weight_; }
+
+ private:
+  Parameter weight_;
+};
+
+// RMS normalisation with a learned scale, 1 at first. Parameter: "weight" [channels].
+class RmsNormLayer : public Module {
+ public:
+  explicit RmsNormLayer(int64_t channels, double eps = 1e-5, DType dtype = DType::kF32);
+  // Shapes: x and result [..., channels].
+  Variable operator()(const Variable& x);
+
+ private:
+  Parameter weight_;
+  double eps_;
+};
+
+}  // namespace sherd

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "sherd/autograd/parameter.h"
+#include "sherd/autograd/variable.h"
+#include "sherd/runtime/base/call_site.h"
+
+namespace sherd {
+
+namespace internal {
+struct Node;
+class Walk;
+}  // namespace internal
+
+// What an op is, for policies that decide what a checkpoint keeps.
+enum class OpKind : uint8_t { kOther, kMatmul, kAttention, kNorm, kElementwise, kRandom, kView, kLoss, kRegion };
+
+struct TensorSpec {
+  DType dtype = DType::kF32;
+  Shape shape;
+};
+
+// What an op declares about one application before anything is computed.
+struct OpPlan {
+  std::vector<TensorSpec> outputs;  // allocated by Apply, unless `view`
+  std::vector<TensorSpec> inner;    // values only backward reads: a log-sum-exp, an inverse norm
+  uint32_t backward_reads_inputs = 0;   // bit i: backward reads input i
+  uint32_t backward_reads_outputs = 0;  // bit i: backward reads output i
+  bool view = false;                    // the outputs alias inputs; Forward sets them
+};
+
+// The operands of one forward computation. Outputs and inner values are allocated and undefined.
+struct OpForward {
+  std::span<const Tensor> inputs;
+  std::span<Tensor> outputs;
+  std::span<Tensor> inner;
+  // Of ops of kind kRandom: differs between the random ops of a step, equal in a recompute.
+  uint64_t random_key = 0;
+  std::span<const int64_t> row_samples;
+};
+
+// What the backward of one recorded op sees.
+class OpBackward {
+ public:
+  // Saved values. REQUIRES: declared in the plan.
+  const Tensor& input(int i) const;
+  const Tensor& output(int i) const;
+  const Tensor& inner(int i) const;
+  const TensorSpec& input_spec(int i) const;
+  // The gradient of output i; undefined if nothing flowed into it.
+  const Tensor& grad(int i = 0) const;
+  uint64_t random_key() const;
+  std::span<const int64_t> row_samples() const;
+
+  // Whether anybody wants the gradient of input i.
+  bool needs(int i) const;
+  // The buffer for the gradient of input i, with what to do to it. Call it once per contribution.
+  GradTarget target(int i);
+  // Hands over a finished contribution. The tensor may be shared with others: whoever adds to it later
+  // takes a copy first.
+  void Pass(int i, Tensor gradient);
+
+  // The backward this is a part of, for regions that run one of their own.
+  internal::Walk& walk() const { return walk_; }
+
+ private:
+  friend class internal::Walk;
+  OpBackward(internal::Walk& walk, internal::Node& node, std::span<const Tensor> grads)
+      : walk_(walk), node_(node), grads_(grads) {}
+  internal::Walk& walk_;
+  internal::Node& node_;
+  std::span<const Tensor> grads_;
+};
+
+// A differentiable function. Public: embedders write their own and check them with gradcheck.
+//
+// An op is a small value with its attributes; its methods change nothing. Plan checks every operand
+// and throws before memory is touched; Forward and Backward are called only with what it accepted.
+class Op {
+ public:
+  virtual ~Op() = default;
+  virtual std::string_view name() const = 0;
+  virtual OpKind kind() const { return OpKind::kOther; }
+  // Errors: kInvalidArgument that names the operands at fault with their shapes, dtypes and devices.
+  virtual void Plan(std::span<const Tensor> inputs, OpPlan& plan) const = 0;
+  virtual void Forward(OpForward& forward) const = 0;
+  virtual void Backward(OpBackward& backward) const = 0;
+};
+
+}  // namespace sherd

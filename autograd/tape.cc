@@ -1,0 +1,191 @@
+#include "sherd/autograd/tape.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "sherd/autograd/apply.h"
+#include "sherd/autograd/internal/tape_impl.h"
+#include "sherd/runtime/base/error.h"
+#include "sherd/runtime/kernels/elementwise.h"
+
+namespace sherd {
+namespace internal {
+
+TapeImpl::TapeImpl() : TapeImpl(std::make_shared<Family>()) {}
+
+TapeImpl::TapeImpl(std::shared_ptr<Family> shared_family) : family(std::move(shared_family)) {
+  home = MakeRef<Home>("a tape that was reset or is another one");
+}
+
+Node& TapeImpl::AddNode() {
+  entries.push_back({EntryKind::kNode, static_cast<int64_t>(nodes.size())});
+  return nodes.emplace_back();
+}
+
+Ref<Ident> TapeImpl::NewIdent(const Ref<Home>& variable_home) {
+  Ref<Ident> ident = MakeRef<Ident>();
+  ident->birth = ++family->births;
+  ident->home = variable_home;
+  return ident;
+}
+
+int64_t TapeImpl::OpenScope(ScopeObserver& observer, const Module* module, bool always_live) {
+  const int64_t scope = static_cast<int64_t>(scopes.size());
+  scopes.push_back({&observer, module, always_live});
+  entries.push_back({EntryKind::kOpen, scope});
+  open_scopes.push_back(scope);
+  return scope;
+}
+
+void TapeImpl::CloseScope(int64_t scope) {
+  // A reset inside an open scope forgot it; there is no bracket left to pair.
+  if (open_scopes.empty() || open_scopes.back() != scope) return;
+  open_scopes.pop_back();
+  entries.push_back({EntryKind::kClose, scope});
+}
+
+void TapeImpl::Reset() {
+  entries.clear();
+  nodes.clear();
+  scopes.clear();
+  open_scopes.clear();
+  consumed = false;
+  home = MakeRef<Home>(home->description);
+}
+
+}  // namespace internal
+
+namespace {
+
+using internal::CurrentThread;
+
+// A tape records into its current home, which Reset changes under a Recording that goes on.
+void Refresh(internal::Recorder& recorder) {
+  if (recorder.notes == nullptr) recorder.home = recorder.tape->home;
+}
+
+}  // namespace
+
+Tape::Tape() : impl_(std::make_unique<internal::TapeImpl>()) { impl_->owner = this; }
+Tape::~Tape() = default;
+
+int64_t Tape::ops() const { return static_cast<int64_t>(impl_->nodes.size()); }
+
+void Tape::Reset() {
+  impl_->Reset();
+  for (internal::Recorder* r = CurrentThread().recorder; r != nullptr; r = r->outer) {
+    if (r->tape == impl_.get()) Refresh(*r);
+  }
+}
+
+void Tape::Backward(const Variable& root, double seed, CallSite site) {
+  if (!root.defined() || root.value().numel() != 1) {
+    ThrowInvalidArgument(absl::StrCat("backward starts from one element, got ",
+                                      root.value().ToString(), "; pass seeds for other roots"),
+                         {.op = "backward", .site = site});
+  }
+  Tensor seeds = Tensor::Empty(root.value().device(), root.dtype(), root.shape());
+  kernels::Fill(seeds, seed);
+  Backward({&root, 1}, {&seeds, 1}, site);
+}
+
+void Tape::Backward(std::span<const Variable> roots, std::span<const Tensor> seeds, CallSite site) {
+  const ErrorContext context{.op = "backward", .site = site};
+  if (roots.size() != seeds.size()) {
+    ThrowInvalidArgument(
+        absl::StrCat(roots.size(), " roots need as many seeds, got ", seeds.size()), context);
+  }
+  if (!impl_->open_scopes.empty()) {
+    const internal::Scope& scope = impl_->scopes[static_cast<size_t>(impl_->open_scopes.back())];
+    ThrowFailedPrecondition(absl::StrCat("called inside the open call of ",
+                                         internal::PathOf(scope.module),
+                                         "; return from it first"),
+                            context);
+  }
+  if (impl_->consumed) {
+    ThrowFailedPrecondition("this record was consumed by an earlier backward; reset the tape", context);
+  }
+  std::vector<Ref<internal::Ident>> idents;
+  for (size_t i = 0; i < roots.size(); ++i) {
+    const Variable& root = roots[i];
+    if (!root.requires_grad()) {
+      ThrowFailedPrecondition("the root depends on nothing that wants a gradient, or was not recorded",
+                              context);
+    }
+    if (root.ident()->home && !(root.ident()->home == impl_->home)) {
+      ThrowFailedPrecondition(
+          absl::StrCat("the root belongs to ", root.ident()->home->description), context);
+    }
+    if (!(root.shape() == seeds[i].shape()) || root.dtype() != seeds[i].dtype()) {
+      RefuseOperands("a seed has the shape and dtype of its root", "root", root.value(), "seed",
+                     seeds[i]);
+    }
+    idents.push_back(root.ident());
+  }
+  impl_->consumed = true;
+  internal::GradTable table;
+  const internal::RecorderGuard off(nullptr);
+  internal::Recorder level;
+  level.tape = impl_.get();
+  level.home = impl_->home;
+  internal::Walk(*impl_, table, level).Run(idents, seeds);
+  table.CommitLeaves();
+}
+
+struct Recording::State {
+  internal::Recorder recorder;
+  internal::CallFrame root;
+  internal::CallFrame* previous_frame = nullptr;
+};
+
+Recording::Recording(Tape& tape, RecordingOptions options) : state_(std::make_unique<State>()) {
+  internal::ThreadState& thread = CurrentThread();
+  auto random = std::make_shared<internal::RandomContext>();
+  random->seed = options.seed;
+  random->step = options.step;
+  random->samples = std::move(options.samples);
+  state_->root.random = std::move(random);
+  state_->recorder.outer = thread.recorder;
+  state_->recorder.tape = &tape.impl();
+  Refresh(state_->recorder);
+  state_->previous_frame = std::exchange(thread.frame, &state_->root);
+  thread.recorder = &state_->recorder;
+}
+
+Recording::~Recording() {
+  CurrentThread().recorder = state_->recorder.outer;
+  CurrentThread().frame = state_->previous_frame;
+}
+
+Tape* CurrentTape() {
+  for (internal::Recorder* r = CurrentThread().recorder; r != nullptr; r = r->outer) {
+    if (r->tape->owner != nullptr) return r->tape->owner;
+  }
+  return nullptr;
+}
+
+bool IsRecording() { return CurrentThread().recorder != nullptr; }
+
+ScopeGuard::ScopeGuard(ScopeObserver& observer, const Module* module, bool always_live) {
+  if (!OnTape()) return;
+  tape_ = CurrentThread().recorder->tape;
+  open_ = tape_->OpenScope(observer, module, always_live);
+}
+
+ScopeGuard::~ScopeGuard() {
+  if (tape_ != nullptr) tape_->CloseScope(open_);
+}
+
+bool ScopeGuard::OnTape() {
+  const internal::Recorder* recorder = CurrentThread().recorder;
+  return recorder != nullptr && recorder->notes == nullptr;
+}
+
+bool ScopeGuard::InRecompute() {
+  for (const internal::Recorder* r = CurrentThread().recorder; r != nullptr; r = r->outer) {
+    if (r->recompute) return true;
+  }
+  return false;
+}
+
+}  // namespace sherd

@@ -1,0 +1,124 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sherd/autograd/call.h"
+#include "sherd/autograd/variable.h"
+#include "sherd/runtime/base/call_site.h"
+
+namespace sherd {
+
+namespace internal {
+class TapeImpl;
+struct Recorder;
+}  // namespace internal
+
+// Told when backward enters and leaves one recorded call. See [Note: scopes].
+class ScopeObserver {
+ public:
+  // Before the first op of the call runs backward: what the ops read must be there.
+  virtual void BackwardEnter() = 0;
+  // After the last: every gradient of this call has been accumulated.
+  virtual void BackwardExit() = 0;
+  // The backward failed while the call was entered: undo, without communication. Never throws.
+  virtual void BackwardAbandon() noexcept = 0;
+
+ protected:
+  ~ScopeObserver() = default;
+};
+
+// [Note: scopes]
+// A tape is an ordered list. A call somebody observes writes an opening and a closing bracket around the
+// ops it records: one scope per call, never per module. Backward walks in reverse, meets the closing
+// bracket before any op of the call and the opening one after all of them, whatever the inputs are and
+// however often the module ran. A scope none of whose ops the loss depends on is skipped.
+
+// A linear record of ops and scopes, from which gradients are computed. Reusable after Reset().
+//
+// Threads: one at a time.
+class Tape {
+ public:
+  Tape();
+  ~Tape();
+  Tape(const Tape&) = delete;
+  Tape& operator=(const Tape&) = delete;
+
+  // Adds d(root)/d(p) times `seed` to the gradient of every parameter and leaf `root` depends on.
+  //
+  // Consumes the record: saved values are given up as soon as they were read, and the tape is to be
+  // Reset (or destroyed) before the next recording. Runs with recording off.
+  // Shapes: root has one element; the seeds form takes a gradient of the root's own shape.
+  // Errors: kFailedPrecondition inside an open scope (naming the module), for a root of another tape, or
+  //   if a parameter changed since the forward; sherd::Error of an op, with its module path. After an
+  //   error nothing is left on its way; sums that already reached parameters stay.
+  void Backward(const Variable& root, double seed = 1.0, CallSite site = CallSite::Here());
+  void Backward(std::span<const Variable> roots, std::span<const Tensor> seeds,
+                CallSite site = CallSite::Here());
+
+  // Forgets everything; variables recorded before can no longer be used in a recording.
+  void Reset();
+
+  // Recorded ops, for tests and reports.
+  int64_t ops() const;
+
+  internal::TapeImpl& impl() const { return *impl_; }
+
+ private:
+  std::unique_ptr<internal::TapeImpl> impl_;
+};
+
+struct RecordingOptions {
+  // For random ops: the seed of the run and the step within it.
+  uint64_t seed = 0;
+  int64_t step = 0;
+  // The global index of each row's sample: what makes dropout masks independent of how samples are
+  // spread over ranks and micro-batches. Needed only where random ops run.
+  std::vector<int64_t> samples;
+};
+
+// While it lives, ops of this thread are recorded on `tape`. Without one nothing is recorded, which is
+// how evaluation runs. Guards nest; the innermost counts.
+class Recording {
+ public:
+  explicit Recording(Tape& tape, RecordingOptions options = {});
+  ~Recording();
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Whether a Recording is on for this thread, a checkpointed first pass included.
+bool IsRecording();
+
+// The tape this thread records on; null without a Recording.
+Tape* CurrentTape();
+
+// The brackets of one call on the current tape, for interceptors.
+class ScopeGuard {
+ public:
+  // Opens a scope if this thread records on a tape; otherwise does nothing. `observer` must outlive the
+  // tape's record. `always_live` scopes are entered in backward even if no op inside matters.
+  ScopeGuard(ScopeObserver& observer, const Module* module, bool always_live = false);
+  // Closes it. Also while unwinding: brackets stay paired.
+  ~ScopeGuard();
+  ScopeGuard(const ScopeGuard&) = delete;
+  ScopeGuard& operator=(const ScopeGuard&) = delete;
+
+  // Whether the recording is a recompute inside a backward.
+  static bool InRecompute();
+  // Whether ops are recorded on a tape now (false in evaluation and in a checkpointed first pass).
+  static bool OnTape();
+
+ private:
+  internal::TapeImpl* tape_ = nullptr;
+  int64_t open_ = -1;
+};
+
+}  // namespace sherd
