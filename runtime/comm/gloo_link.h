@@ -1,0 +1,194 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gloo/rendezvous/context.h"
+#include "gloo/transport/unbound_buffer.h"
+#include "sherd/runtime/comm/gloo_group.h"
+#include "sherd/runtime/comm/store.h"
+
+namespace sherd::internal {
+
+// Thrown by WireBuffer when a transfer cannot end: it was aborted or its connection broke. Turned
+// into the Error that users see by GlooLink::Explain.
+struct Interrupted {
+  std::string text;  // what Gloo said, "" when we aborted the transfer ourselves
+};
+
+// What ranks tell each other before each collective; sent as it lies in memory.
+struct CallHeader {
+  uint32_t magic = 0;  // 0: not received yet
+  uint8_t op = 0;
+  uint8_t dtype = 0;
+  uint16_t reserved = 0;
+  int32_t root = 0;
+  uint32_t reserved2 = 0;
+  int64_t bytes = 0;
+  int64_t piece_bytes = 0;
+  uint64_t sequence = 0;
+  uint64_t channel_hash = 0;  // of the fork's name
+  uint64_t reserved3[1] = {};
+};
+static_assert(sizeof(CallHeader) == 56);
+
+// Keeps SIGPIPE from reaching the calling thread while it lives: Gloo writes to sockets without
+// MSG_NOSIGNAL. A SIGPIPE that arrived meanwhile is taken back; the thread's mask is as before.
+class SigpipeGuard {
+ public:
+  SigpipeGuard();
+  ~SigpipeGuard();
+  SigpipeGuard(const SigpipeGuard&) = delete;
+  SigpipeGuard& operator=(const SigpipeGuard&) = delete;
+
+ private:
+  bool blocked_here_ = false;
+};
+
+class GlooLink;
+
+// Memory that takes part in transfers of one collective, known to the link so that its watchdog can
+// end waits on it. One for each peer and direction: Gloo counts completions per buffer.
+class WireBuffer {
+ public:
+  WireBuffer(GlooLink& link, void* data, int64_t bytes);
+  ~WireBuffer();
+  WireBuffer(const WireBuffer&) = delete;
+  WireBuffer& operator=(const WireBuffer&) = delete;
+
+  // Starts a transfer. Errors (of all four): throw Interrupted.
+  void Send(int peer, uint64_t slot, int64_t offset, int64_t bytes);
+  void Receive(int peer, uint64_t slot, int64_t offset, int64_t bytes);
+  // Return when one more of the transfers started has ended, in their order.
+  void WaitSend();
+  void WaitReceive();
+
+ private:
+  GlooLink& link_;
+  std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
+};
+
+// One of the forks: its headers, and what its running collective waits for.
+struct Channel {
+  std::string name;
+  uint64_t index = 0;
+  CallHeader sent;
+  std::vector<CallHeader> received;  // per rank; receives for the next call are posted ahead
+  std::unique_ptr<WireBuffer> send_header;
+  std::unique_ptr<WireBuffer> receive_header;
+  std::string posting_failed;  // why the next call cannot work
+
+  // Guarded by the link's mutex.
+  bool running = false;
+  bool expired = false;
+  std::chrono::steady_clock::time_point deadline;
+
+  std::atomic<int> waiting_for{-1};  // the rank whose data the payload phase waits for
+};
+
+// What a message is; part of its slot, Gloo's name for what matches a send with a receive.
+enum class WireKind : uint64_t { kHeader = 1, kReduce = 2, kSpread = 3 };
+
+// The slot of piece `piece` of a message. Slots may come again within a collective, 65536 pieces
+// later: a pair's messages of one slot are matched in order.
+inline uint64_t WireSlot(WireKind kind, const Channel& channel, int64_t piece = 0) {
+  return uint64_t{0x5E} << 56 | static_cast<uint64_t>(kind) << 32 |
+         (static_cast<uint64_t>(piece) & 0xFFFF) << 16 | channel.index;
+}
+
+// The connections of one rank to its peers, and their fate, shared by a group and its forks.
+//
+// [Note: one place decides why a link failed] A collective that is interrupted asks Explain, which
+// waits for the watchdog to find the reason. The watchdog looks, in this order, for a reason that a
+// peer published in the store, for connections that broke (each peer has a sentinel, a receive that
+// never completes), and for peers that left in order. What it finds first is published for the
+// others, every waiting transfer is aborted, and only then are connections closed: a peer that sees
+// ours break finds the reason in the store.
+// Threads: safe, but for OpenChannel, which every rank calls in the same order.
+class GlooLink {
+ public:
+  static absl::StatusOr<std::shared_ptr<GlooLink>> Connect(std::shared_ptr<Store> store, int rank,
+                                                           int size, const GlooOptions& options);
+  ~GlooLink();
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const GlooOptions& options() const { return options_; }
+
+  // Adds a fork. Ownership: lives as long as the link.
+  Channel& OpenChannel(std::string name);
+  // Posts the receives for the next call's headers. Never throws: a failure shows at that call.
+  void PostHeaders(Channel& channel);
+
+  // Bracket a collective. Begin throws the link's failure, if there is one.
+  void Begin(Channel& channel);
+  void End(Channel& channel);
+
+  // Makes `status` the fate of this link unless it has one already. Threads: safe, never blocks.
+  void Fail(const absl::Status& status);
+  // Fail for a user's Abort: names this rank.
+  void Abort(const absl::Status& why);
+  // Throws why `channel`'s running collective was interrupted.
+  [[noreturn]] void Explain(Channel& channel, const CollectiveCall& call, const Interrupted& how);
+
+  std::unique_ptr<gloo::transport::UnboundBuffer> NewBuffer(void* data, int64_t bytes);
+
+ private:
+  friend class WireBuffer;
+  GlooLink(std::shared_ptr<Store> store, int rank, int size, const GlooOptions& options);
+  absl::Status ConnectMesh();
+  void PostSentinels();
+
+  void Register(gloo::transport::UnboundBuffer* buffer);
+  void Unregister(gloo::transport::UnboundBuffer* buffer);
+
+  void Watch();
+  void ExpireDeadlines();
+  void CheckPeers(bool ask_store);
+  void DecideLoss(const std::set<int>& broken);
+  bool ConsultStore();
+  bool HasLeft(int peer);
+  void Publish(const absl::Status& status);
+  void FailLocked(const absl::Status& status, bool publish);
+  std::string MissingRanks(Channel& channel);
+
+  const std::shared_ptr<Store> store_;
+  const int rank_;
+  const int size_;
+  const GlooOptions options_;
+  std::shared_ptr<gloo::transport::Device> device_;
+  std::shared_ptr<gloo::rendezvous::Context> context_;
+  std::vector<char> sentinel_memory_;
+  std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> sentinels_;  // null for this rank
+  std::deque<Channel> channels_;
+
+  std::mutex mutex_;
+  std::condition_variable wake_watchdog_;
+  std::condition_variable failed_;
+  std::set<gloo::transport::UnboundBuffer*> waiting_;  // aborted when the link fails
+  absl::Status failure_;
+  bool publish_failure_ = false;  // the watchdog has to tell the peers
+  bool suspect_ = false;          // an interrupted collective asks for the reason
+  bool hurry_ = false;            // the watchdog is not to sleep before its next look
+  int running_ = 0;               // collectives that are running, on all channels
+  bool stop_ = false;
+  std::thread watchdog_;
+
+  // Of the watchdog alone.
+  std::set<int> left_;
+  bool store_lost_ = false;
+  bool closed_ = false;
+};
+
+}  // namespace sherd::internal
