@@ -25,7 +25,8 @@ class Mesh {
       : shard_group_(std::move(shard_group)),
         store_(std::move(store)),
         device_(std::move(device)),
-        log_(std::move(log)) {}
+        log_(std::move(log)),
+        slot_(std::make_shared<std::shared_ptr<void>>()) {}
 
   bool defined() const { return shard_group_ != nullptr; }
   // Ranks that hold the pieces of one copy of the parameters. REQUIRES (this and below): defined().
@@ -40,12 +41,15 @@ class Mesh {
   Store& store() const { return *store_; }
   const Device& device() const { return device_; }
   const LogSink& log() const { return log_; }
+  // What all copies of this mesh share beside the group; the shard layer keeps its streams here.
+  std::shared_ptr<void>& slot() const { return *slot_; }
 
  private:
   std::shared_ptr<ProcessGroup> shard_group_;
   std::shared_ptr<Store> store_;
   Device device_;
   LogSink log_;
+  std::shared_ptr<std::shared_ptr<void>> slot_;
 };
 
 }  // namespace sherd
