@@ -17,23 +17,25 @@ struct AttentionOptions {
 // out = softmax(scale q k^T) v for each head, and lse = the log of each softmax's denominator.
 //
 // A query that sees no key gives zeros and an lse of -infinity.
-// Shapes: q and out [B, T, H, D]; k and v [B, S, Hkv, D], H a multiple of Hkv: query head h reads key
+// Shapes: q and out [B, T, H, D]; k and v [B, S, Hkv, D], H a multiple of Hkv: query head h reads
+// key
 //   head h / (H / Hkv). lse [B, H, T] contiguous. D at most 256, any T and S. All but lse may be
 //   strided in B, T and H, adjacent in D.
-// Dtypes: one float dtype; lse f64 for f64, else f32. bf16 is unpacked tile by tile; scores, softmax
+// Dtypes: one float dtype; lse f64 for f64, else f32. bf16 is unpacked tile by tile; scores,
+// softmax
 //   and sums are f32.
 // Cost: a workspace of 2 S D elements for each thread.
 // REQUIRES: out overlaps no input.
 void Attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options,
                const Tensor& out, const Tensor& lse);
 
-// The three gradients of Attention, from its `out` and `lse`; scores are recomputed tile by tile. An
-// undefined gradient tensor is skipped.
+// The three gradients of Attention, from its `out` and `lse`; scores are recomputed tile by tile.
+// An undefined gradient tensor is skipped.
 //
-// Each (batch, key head) is one job with one writer, so bits do not depend on the number of threads.
-// Shapes: grad and grad_q as q, grad_k and grad_v as k, strided in the same way.
-// Cost: a workspace of 5 S D elements for each thread.
-// REQUIRES: the gradients overlap no input and not each other.
+// Each (batch, key head) is one job with one writer, so bits do not depend on the number of
+// threads. Shapes: grad and grad_q as q, grad_k and grad_v as k, strided in the same way. Cost: a
+// workspace of 5 S D elements for each thread. REQUIRES: the gradients overlap no input and not
+// each other.
 void AttentionBackward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v,
                        const Tensor& out, const Tensor& lse, const AttentionOptions& options,
                        const Tensor& grad_q, Write write_q, const Tensor& grad_k, Write write_k,

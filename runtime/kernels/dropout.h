@@ -16,11 +16,12 @@ inline constexpr int kDropoutChannelBits = 26;
 // Sets each element to zero with probability `p`, and to x / (1 - p) otherwise: out (+)= dropped x.
 //
 // What happens to an element depends on the key, the global sample index of its row and its
-// coordinates, never on where the row lies, so it is the same for any split of the batch. The word of
-// element (position t, head h, channel c) of a row with sample index s is
+// coordinates, never on where the row lies, so it is the same for any split of the batch. The word
+// of element (position t, head h, channel c) of a row with sample index s is
 //   Philox4x32(key, s, h << 52 | t << 26 | c / 4)[c % 4],
 // and the element is kept when word * 2^-32 >= p. The same call on the gradient is the backward.
-// Shapes: x and out [B, C], [B, T, C] or [B, T, H, D], absent coordinates are 0; any strides, adjacent
+// Shapes: x and out [B, C], [B, T, C] or [B, T, H, D], absent coordinates are 0; any strides,
+// adjacent
 //   in the last dimension. `row_samples` has B entries.
 // Errors: kInvalidArgument if p is outside [0, 1] or an extent exceeds its bits above.
 // REQUIRES: x and out of one float dtype; out may be x.

@@ -8,7 +8,8 @@
 // Shapes: all operands of a call have one shape; there is no broadcasting. Any strides; adjacent
 //   innermost elements are the fast case, so the halves of a fused [N, 2F] need no copy.
 // bf16 is computed in f32 and rounded once, at the end.
-// REQUIRES: operands of one float dtype unless said otherwise. An output is either exactly one of the
+// REQUIRES: operands of one float dtype unless said otherwise. An output is either exactly one of
+// the
 //   inputs (same elements, same strides) or overlaps none.
 namespace sherd::kernels {
 
@@ -43,8 +44,8 @@ void SiluBackward(const Tensor& grad, const Tensor& x, const Tensor& grad_x,
 void SiluMul(const Tensor& gate, const Tensor& up, const Tensor& out);
 
 // Both gradients of SiluMul in one pass: grad_gate (+)= grad * up * silu'(gate) and
-// grad_up (+)= grad * silu(gate). Either may be undefined and is then skipped. grad_gate may be `gate`
-// and grad_up may be `up`.
+// grad_up (+)= grad * silu(gate). Either may be undefined and is then skipped. grad_gate may be
+// `gate` and grad_up may be `up`.
 void SiluMulBackward(const Tensor& grad, const Tensor& gate, const Tensor& up,
                      const Tensor& grad_gate, Write write_gate, const Tensor& grad_up,
                      Write write_up);

@@ -9,13 +9,14 @@ namespace sherd::kernels {
 //
 // Shapes: ids any contiguous shape of N elements, i32 or i64; table [V, C] and out [N, C] (or ids'
 //   shape and C), rows may be strided.
-// Errors: kInvalidArgument for an id outside [0, V), naming the id, its index and V, before anything
+// Errors: kInvalidArgument for an id outside [0, V), naming the id, its index and V, before
+// anything
 //   is written.
 // REQUIRES: table and out of one float dtype.
 void Embedding(const Tensor& ids, const Tensor& table, const Tensor& out);
 
-// Adds every row of `grad` to the row of `grad_table` its id names; kOverwrite sets the table to zero
-// first.
+// Adds every row of `grad` to the row of `grad_table` its id names; kOverwrite sets the table to
+// zero first.
 //
 // Repeated ids are summed in f32 (f64) in the order of their indices and rounded once, whatever the
 // number of threads.

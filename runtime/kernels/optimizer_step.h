@@ -22,7 +22,8 @@ struct AdamWCoefficients {
 //           - lr (m / bias_correction1) / (sqrt(v / bias_correction2) + eps)
 //
 // Computed in f32 (f64 for f64), whatever is stored.
-// Shapes: equal element counts, contiguous. Dtypes: param any float; grad, and m with v, that of param
+// Shapes: equal element counts, contiguous. Dtypes: param any float; grad, and m with v, that of
+// param
 //   or f32.
 // REQUIRES: the pieces do not overlap.
 // Source: Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization".

@@ -6,7 +6,8 @@
 #include "sherd/runtime/kernels/write.h"
 
 // Rotary position embedding.
-// Source: Su et al. 2021, "RoFormer", in the half-split layout: channel i < D/2 is paired with i + D/2.
+// Source: Su et al. 2021, "RoFormer", in the half-split layout: channel i < D/2 is paired with i +
+// D/2.
 namespace sherd::kernels {
 
 struct RopeTables {
@@ -21,9 +22,9 @@ RopeTables MakeRopeTables(const Device& device, DType dtype, int64_t positions, 
 
 // Rotates every pair (a, b) of a head: out (+)= (a cos - b sin, b cos + a sin).
 //
-// Token t has position first_position + t. `inverse` rotates the other way, which is the backward of
-// the forward.
-// Shapes: x and out [B, T, H, D], strided in B, T and H, adjacent in D: a slice of a fused projection
+// Token t has position first_position + t. `inverse` rotates the other way, which is the backward
+// of the forward. Shapes: x and out [B, T, H, D], strided in B, T and H, adjacent in D: a slice of
+// a fused projection
 //   needs no copy. cos, sin [positions, D/2] contiguous, positions >= first_position + T.
 // REQUIRES: x and out of one float dtype, tables f64 for f64, else f32. out may be x.
 void Rope(const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t first_position,

@@ -1,0 +1,183 @@
+#pragma once
+
+#include <cstdint>
+
+// The tables of inner loops. Every <name>_isa.cc is compiled once per instruction set and fills one
+// table per set; kernels choose theirs through LoopsOf(device).
+//
+// [Note: what a loop file may use] The same source becomes several objects with different machine
+// instructions. A function with external linkage that two of them share (an inline function, a
+// template of std or of ours) would be merged by the linker into one copy, perhaps the one with
+// AVX-512, and crash an old processor. So those files see only plain structs, raw pointers,
+// builtins and names inside sherd::kernels::SHERD_ISA.
+namespace sherd::kernels::internal {
+
+// Loops come in threes, indexed by the DType values of f32, f64 and bf16.
+inline constexpr int kFloatTypes = 3;
+
+// out (+)= f(a, b) over n adjacent elements.
+using BinaryLoop = void (*)(const void* a, const void* b, void* out, int64_t n, bool add);
+// out (+)= f(x).
+using UnaryLoop = void (*)(const void* x, void* out, int64_t n, bool add);
+
+struct SiluMulBackwardArgs {
+  const void* grad;
+  const void* gate;
+  const void* up;
+  void* grad_gate;  // null: skipped
+  void* grad_up;    // null: skipped
+  bool add_gate;
+  bool add_up;
+};
+
+struct ElementwiseLoops {
+  BinaryLoop add[kFloatTypes];
+  BinaryLoop mul[kFloatTypes];
+  void (*scale[kFloatTypes])(const void* x, double alpha, void* out, int64_t n, bool add);
+  UnaryLoop cast[kFloatTypes][kFloatTypes];  // [from][to]
+  UnaryLoop silu[kFloatTypes];
+  BinaryLoop silu_backward[kFloatTypes];  // a is the gradient, b is x
+  BinaryLoop silu_mul[kFloatTypes];
+  void (*silu_mul_backward[kFloatTypes])(const SiluMulBackwardArgs& args, int64_t n);
+};
+
+struct ReduceLoops {
+  using Loop = double (*)(const void* x, int64_t n);
+  Loop sum[kFloatTypes];
+  Loop sum_squares[kFloatTypes];
+  Loop max_abs[kFloatTypes];
+};
+
+// Rows [0, rows) from the pointers given; strides in elements.
+struct RmsNormArgs {
+  const void* x;
+  const void* weight;
+  void* out;
+  void* inv_rms;  // f32, f64 for f64
+  int64_t rows, cols, x_stride, out_stride;
+  double eps;
+};
+
+struct RmsNormBackwardArgs {
+  const void* grad;
+  const void* x;
+  const void* weight;
+  const void* inv_rms;
+  void* grad_x;          // null: skipped
+  void* weight_partial;  // [cols] f32 (f64 for f64), added to; null: skipped
+  int64_t rows, cols, grad_stride, x_stride, grad_x_stride;
+  bool add_x;
+};
+
+struct CrossEntropyArgs {
+  const void* logits;
+  void* lse;               // f32, f64 for f64
+  void* grad;              // backward only
+  const int64_t* targets;  // -1: ignored
+  double* loss;            // [rows], forward only
+  int64_t rows, cols, stride, grad_stride;
+  double scale;
+  bool add;
+};
+
+// Heads of one token.
+struct RopeArgs {
+  const void* x;
+  void* out;
+  const void* cos;
+  const void* sin;
+  int64_t heads, half, x_stride, out_stride;
+  bool inverse, add;
+};
+
+struct RowLoops {
+  void (*rms_norm[kFloatTypes])(const RmsNormArgs& args);
+  void (*rms_norm_backward[kFloatTypes])(const RmsNormBackwardArgs& args);
+  void (*cross_entropy[kFloatTypes])(const CrossEntropyArgs& args);
+  void (*cross_entropy_backward[kFloatTypes])(const CrossEntropyArgs& args);
+  void (*rope[kFloatTypes])(const RopeArgs& args);
+};
+
+// One row of Dropout: channels [0, n) of one position and head.
+struct DropoutArgs {
+  const void* x;
+  void* out;
+  uint64_t key, sample, counter_high;  // counter_high of channel 0
+  uint32_t threshold;                  // keep when word >= threshold
+  double scale;
+  int64_t n;
+  bool add;
+};
+
+// C = op(A) op(B) for one block of C; element (i, k) of A is a[i * a_row + k * a_col].
+struct GemmArgs {
+  const void* a;
+  const void* b;
+  void* c;
+  void* workspace;
+  int64_t m, n, k;
+  int64_t a_row, a_col, b_row, b_col, c_row;
+  bool add;
+};
+
+struct GemmLoops {
+  int64_t block_m, block_n;  // the largest m and n a call takes
+  int64_t workspace_bytes;
+  void (*f64)(const GemmArgs& args);
+  void (*bf16)(const GemmArgs& args);
+  void (*bf16_to_f32)(const GemmArgs& args);
+};
+
+// One operand of attention: element (t, h, d) of one batch entry at t * token + h * head + d.
+struct HeadsView {
+  void* data;
+  int64_t token, head;
+};
+
+// All query heads of one key head of one batch entry.
+struct AttentionArgs {
+  int64_t queries, keys, head_size, group;
+  bool causal;
+  double scale;
+  HeadsView q, k, v, out;
+  void* lse;  // [group, queries]
+  void* workspace;
+  // Backward only; null data: skipped.
+  HeadsView grad, grad_q, grad_k, grad_v;
+  bool add_q, add_k, add_v;
+};
+
+struct AttentionLoops {
+  int64_t (*workspace_bytes[kFloatTypes])(const AttentionArgs& args, bool backward);
+  void (*forward[kFloatTypes])(const AttentionArgs& args);
+  void (*backward[kFloatTypes])(const AttentionArgs& args);
+};
+
+struct AdamWArgs {
+  void* param;
+  const void* grad;
+  void* m;
+  void* v;
+  double beta1, one_minus_beta1, beta2, one_minus_beta2, eps;
+  double decay;      // 1 - lr * weight_decay
+  double step_size;  // lr / bias_correction1
+  double inv_bias2;  // 1 / bias_correction2
+  double grad_scale;
+};
+
+struct UpdateLoops {
+  void (*dropout[kFloatTypes])(const DropoutArgs& args);
+  // [param][grad is f32][moments are f32]; the f32 flags say nothing new for f32 and f64.
+  void (*adamw[kFloatTypes][2][2])(const AdamWArgs& args, int64_t n);
+};
+
+struct Loops {
+  const ElementwiseLoops* elementwise;
+  const ReduceLoops* reduce;
+  const RowLoops* row;
+  const GemmLoops* gemm;
+  const AttentionLoops* attention;
+  const UpdateLoops* update;
+};
+
+}  // namespace sherd::kernels::internal

@@ -1,0 +1,22 @@
+#pragma once
+
+#include "sherd/runtime/core/tensor.h"
+
+namespace sherd::kernels::internal {
+
+// A product as oneDNN and our own loops take it: op(a) [m, k], op(b) [k, n], out [m, n], none
+// empty.
+struct MatmulProblem {
+  const Tensor* a;
+  const Tensor* b;
+  const Tensor* out;
+  int64_t m, n, k;
+  int64_t a_row, a_col, b_row, b_col, out_row;  // element strides of op(a), op(b), out
+  bool add;
+};
+
+// Computes a problem of f32 or bf16 with oneDNN. Returns false, with nothing written, when oneDNN
+// has no fast implementation for it on this processor.
+bool OneDnnMatmul(const MatmulProblem& problem);
+
+}  // namespace sherd::kernels::internal

@@ -1,0 +1,90 @@
+#include "sherd/runtime/kernels/matmul.h"
+
+#include "sherd/runtime/kernels/elementwise.h"
+#include "sherd/runtime/kernels/internal/loops_of.h"
+#include "sherd/runtime/kernels/internal/onednn_matmul.h"
+#include "sherd/runtime/kernels/internal/views.h"
+
+namespace sherd::kernels {
+namespace {
+
+using internal::GemmArgs;
+using internal::MatmulProblem;
+
+int64_t RowStride(const Tensor& x) { return x.dim(0) == 1 ? x.dim(1) : x.strides()[0]; }
+
+void CheckMatrix(const Tensor& x) {
+  SHERD_CHECK(x.rank() == 2 && (x.dim(1) <= 1 || x.strides()[1] == 1),
+              "matmul takes matrices whose rows are adjacent elements");
+}
+
+// Blocks of the output, each by one thread from start to end.
+void OwnMatmul(const MatmulProblem& p, void (*loop)(const GemmArgs&)) {
+  const Device& device = p.out->device();
+  const internal::GemmLoops& loops = *internal::LoopsOf(device).gemm;
+  const int64_t block_rows = (p.m + loops.block_m - 1) / loops.block_m;
+  const int64_t block_cols = (p.n + loops.block_n - 1) / loops.block_n;
+  const int64_t in_bytes = SizeOf(p.a->dtype()), out_bytes = SizeOf(p.out->dtype());
+  device.pool().ParallelFor(block_rows * block_cols, 1, [&](int64_t begin, int64_t end) {
+    const internal::Workspace workspace(device, loops.workspace_bytes);
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t i = block % block_rows * loops.block_m, j = block / block_rows * loops.block_n;
+      loop({.a = internal::Address(*p.a) + i * p.a_row * in_bytes,
+            .b = internal::Address(*p.b) + j * p.b_col * in_bytes,
+            .c = internal::Address(*p.out) + (i * p.out_row + j) * out_bytes,
+            .workspace = workspace.data(),
+            .m = std::min(loops.block_m, p.m - i),
+            .n = std::min(loops.block_n, p.n - j),
+            .k = p.k,
+            .a_row = p.a_row,
+            .a_col = p.a_col,
+            .b_row = p.b_row,
+            .b_col = p.b_col,
+            .c_row = p.out_row,
+            .add = p.add});
+    }
+  });
+}
+
+}  // namespace
+
+void Matmul(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& out,
+            Write write) {
+  CheckMatrix(a);
+  CheckMatrix(b);
+  CheckMatrix(out);
+  const DType dtype = a.dtype();
+  SHERD_CHECK(IsFloating(dtype) && b.dtype() == dtype &&
+                  (out.dtype() == dtype || (dtype == DType::kBF16 && out.dtype() == DType::kF32)),
+              "the dtypes of a matmul do not fit");
+  MatmulProblem p = {.a = &a,
+                     .b = &b,
+                     .out = &out,
+                     .m = a.dim(transpose_a ? 1 : 0),
+                     .n = b.dim(transpose_b ? 0 : 1),
+                     .k = a.dim(transpose_a ? 0 : 1),
+                     .a_row = RowStride(a),
+                     .a_col = 1,
+                     .b_row = RowStride(b),
+                     .b_col = 1,
+                     .out_row = RowStride(out),
+                     .add = write == Write::kAdd};
+  if (transpose_a) std::swap(p.a_row, p.a_col);
+  if (transpose_b) std::swap(p.b_row, p.b_col);
+  SHERD_CHECK(out.dim(0) == p.m && out.dim(1) == p.n && b.dim(transpose_b ? 1 : 0) == p.k,
+              "the shapes of a matmul do not fit");
+  if (p.m == 0 || p.n == 0) return;
+  if (p.k == 0) {
+    if (!p.add) Fill(out, 0.0);
+    return;
+  }
+  const internal::GemmLoops& loops = *internal::LoopsOf(out.device()).gemm;
+  if (dtype == DType::kF64) {
+    OwnMatmul(p, loops.f64);
+  } else if (!internal::OneDnnMatmul(p)) {
+    SHERD_CHECK(dtype == DType::kBF16, "oneDNN has no f32 matmul");
+    OwnMatmul(p, out.dtype() == DType::kF32 ? loops.bf16_to_f32 : loops.bf16);
+  }
+}
+
+}  // namespace sherd::kernels

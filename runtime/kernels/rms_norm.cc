@@ -1,0 +1,101 @@
+#include "sherd/runtime/kernels/rms_norm.h"
+
+#include "sherd/runtime/kernels/elementwise.h"
+#include "sherd/runtime/kernels/internal/loops_of.h"
+#include "sherd/runtime/kernels/internal/views.h"
+
+namespace sherd::kernels {
+namespace {
+
+using internal::RowView;
+
+// Rows whose share of the weight's gradient is one partial sum. Fixed by the shape, so bits are.
+int64_t PartialRows(int64_t rows) { return std::max<int64_t>(32, (rows + 31) / 32); }
+
+void CheckOperands(const Tensor& x, const Tensor& weight, const Tensor& inv_rms) {
+  SHERD_CHECK(
+      weight.dtype() == x.dtype() && weight.is_contiguous() && weight.numel() == x.shape().back(),
+      "the weight of a norm does not fit its input");
+  SHERD_CHECK(inv_rms.dtype() == internal::ComputeDType(x.dtype()) && inv_rms.is_contiguous() &&
+                  inv_rms.numel() == x.shape().rows(),
+              "inv_rms does not fit the input of its norm");
+}
+
+}  // namespace
+
+void RmsNorm(const Tensor& x, const Tensor& weight, double eps, const Tensor& out,
+             const Tensor& inv_rms) {
+  CheckOperands(x, weight, inv_rms);
+  SHERD_CHECK(out.dtype() == x.dtype() && out.shape() == x.shape(),
+              "the output of a norm does not fit its input");
+  if (x.numel() == 0) return;
+  const RowView from = internal::RowsOf(x), to = internal::RowsOf(out);
+  const auto loop = internal::LoopsOf(x.device()).row->rms_norm[internal::FloatIndex(x.dtype())];
+  const int64_t inv_bytes = SizeOf(inv_rms.dtype());
+  x.device().pool().ParallelFor(from.rows, internal::GrainOf(from.cols),
+                                [&](int64_t begin, int64_t end) {
+                                  loop({.x = from.row(begin),
+                                        .weight = weight.raw(),
+                                        .out = to.row(begin),
+                                        .inv_rms = internal::Address(inv_rms) + begin * inv_bytes,
+                                        .rows = end - begin,
+                                        .cols = from.cols,
+                                        .x_stride = from.stride,
+                                        .out_stride = to.stride,
+                                        .eps = eps});
+                                });
+}
+
+void RmsNormBackward(const Tensor& grad, const Tensor& x, const Tensor& weight,
+                     const Tensor& inv_rms, const Tensor& grad_x, Write write_x,
+                     const Tensor& grad_weight, Write write_weight) {
+  CheckOperands(x, weight, inv_rms);
+  const DType compute = internal::ComputeDType(x.dtype());
+  const bool want_x = grad_x.defined(), want_weight = grad_weight.defined();
+  SHERD_CHECK(grad.dtype() == x.dtype() && grad.shape() == x.shape() &&
+                  (!want_x || (grad_x.dtype() == x.dtype() && grad_x.shape() == x.shape())),
+              "the gradients of a norm do not fit its input");
+  if (x.numel() == 0) {
+    if (want_weight && write_weight == Write::kOverwrite) Fill(grad_weight, 0.0);
+    return;
+  }
+  const RowView from_grad = internal::RowsOf(grad), from_x = internal::RowsOf(x);
+  const RowView to = want_x ? internal::RowsOf(grad_x) : RowView{};
+  const int64_t rows = from_x.rows, cols = from_x.cols;
+  const int64_t block = PartialRows(rows), blocks = (rows + block - 1) / block;
+  Tensor partials;
+  if (want_weight) {
+    partials = Tensor::Zeros(x.device(), compute, {blocks, cols}, MemoryCategory::kWorkspace);
+  }
+  const auto loop =
+      internal::LoopsOf(x.device()).row->rms_norm_backward[internal::FloatIndex(x.dtype())];
+  const int64_t inv_bytes = SizeOf(compute);
+  x.device().pool().ParallelFor(
+      blocks, internal::GrainOf(block * cols), [&](int64_t begin, int64_t end) {
+        for (int64_t b = begin; b < end; ++b) {
+          const int64_t row = b * block;
+          loop({.grad = from_grad.row(row),
+                .x = from_x.row(row),
+                .weight = weight.raw(),
+                .inv_rms = internal::Address(inv_rms) + row * inv_bytes,
+                .grad_x = want_x ? to.row(row) : nullptr,
+                .weight_partial = want_weight
+                                      ? internal::Address(partials) + b * cols * SizeOf(compute)
+                                      : nullptr,
+                .rows = std::min(block, rows - row),
+                .cols = cols,
+                .grad_stride = from_grad.stride,
+                .x_stride = from_x.stride,
+                .grad_x_stride = to.stride,
+                .add_x = write_x == Write::kAdd});
+        }
+      });
+  if (!want_weight) return;
+  const Tensor sum = partials.Slice(0, 0, 1).Reshape({cols});
+  for (int64_t b = 1; b < blocks; ++b) {
+    Copy(partials.Slice(0, b, b + 1).Reshape({cols}), sum, Write::kAdd);
+  }
+  Cast(sum, grad_weight, write_weight);
+}
+
+}  // namespace sherd::kernels
