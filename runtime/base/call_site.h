@@ -10,8 +10,7 @@ struct CallSite {
   const char* file = "";
   int line = 0;
 
-  static constexpr CallSite Here(const char* file = __builtin_FILE(),
-                                 int line = __builtin_LINE()) {
+  static constexpr CallSite Here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
     return {file, line};
   }
 };

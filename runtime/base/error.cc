@@ -12,7 +12,8 @@ std::string Compose(std::string_view message, const ErrorContext& context) {
   if (!context.op.empty()) absl::StrAppend(&text, "[", context.op, "] ");
   text.append(message);
   if (!context.module_path.empty()) absl::StrAppend(&text, " (in ", context.module_path, ")");
-  if (context.site.line > 0) absl::StrAppend(&text, " at ", context.site.file, ":", context.site.line);
+  if (context.site.line > 0)
+    absl::StrAppend(&text, " at ", context.site.file, ":", context.site.line);
   return text;
 }
 
@@ -58,8 +59,7 @@ namespace internal {
 
 void CheckFailed(const char* condition, std::string_view message, CallSite site) {
   throw Error(absl::StatusCode::kInternal,
-              absl::StrCat("internal check failed: ", condition, ": ",
-                           std::string(message)),
+              absl::StrCat("internal check failed: ", condition, ": ", std::string(message)),
               {.site = site});
 }
 

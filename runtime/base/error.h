@@ -20,8 +20,8 @@ struct ErrorContext {
 // What every function of a training step throws.
 //
 // Carries an absl::Status whose message is complete: "[op] what is wrong (in module path) at
-// file:line". Copying is cheap and never throws. Where failure is an expected answer (launch, files,
-// configuration) functions return absl::StatusOr instead and throw nothing.
+// file:line". Copying is cheap and never throws. Where failure is an expected answer (launch,
+// files, configuration) functions return absl::StatusOr instead and throw nothing.
 class Error : public std::exception {
  public:
   Error(absl::StatusCode code, std::string_view message, ErrorContext context = {});
@@ -60,10 +60,10 @@ namespace internal {
 
 }  // namespace sherd
 
-// Throws an Error of code kInternal when `condition` is false. For bugs of this library only: what a
-// caller can get wrong is reported by an error that names the operands.
-#define SHERD_CHECK(condition, message)                                                        \
-  do {                                                                                         \
-    if (!(condition)) [[unlikely]]                                                             \
-      ::sherd::internal::CheckFailed(#condition, message, ::sherd::CallSite::Here());          \
+// Throws an Error of code kInternal when `condition` is false. For bugs of this library only: what
+// a caller can get wrong is reported by an error that names the operands.
+#define SHERD_CHECK(condition, message)                                               \
+  do {                                                                                \
+    if (!(condition)) [[unlikely]]                                                    \
+      ::sherd::internal::CheckFailed(#condition, message, ::sherd::CallSite::Here()); \
   } while (false)

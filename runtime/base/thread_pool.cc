@@ -1,18 +1,16 @@
 #include "sherd/runtime/base/thread_pool.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "sherd/runtime/base/error.h"
+#include "sherd/runtime/base/thread.h"
 
 namespace sherd {
 
 ThreadPool::ThreadPool(int threads) : threads_(threads) {
   SHERD_CHECK(threads >= 1, "a thread pool needs at least one thread");
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { WorkerLoop(i); });
+  for (int i = 1; i < threads; ++i) workers_.push_back(StartThread([this, i] { WorkerLoop(i); }));
 }
 
 ThreadPool::~ThreadPool() {
@@ -28,7 +26,7 @@ void ThreadPool::ParallelFor(int64_t n, int64_t grain,
                              const std::function<void(int64_t, int64_t)>& body) {
   if (n <= 0) return;
   grain = std::max<int64_t>(grain, 1);
-  if (threads_ == 1 || n <= grain || busy_) {
+  if (threads_ == 1 || n <= grain || busy_.exchange(true, std::memory_order_acquire)) {
     body(0, n);
     return;
   }
@@ -38,7 +36,6 @@ void ThreadPool::ParallelFor(int64_t n, int64_t grain,
     grain_ = grain;
     body_ = &body;
     error_ = nullptr;
-    busy_ = true;
     pending_ = threads_ - 1;
     ++generation_;
   }
@@ -46,14 +43,13 @@ void ThreadPool::ParallelFor(int64_t n, int64_t grain,
   RunShare(0);
   std::unique_lock<std::mutex> lock(mutex_);
   done_.wait(lock, [this] { return pending_ == 0; });
-  busy_ = false;
-  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+  const std::exception_ptr error = std::exchange(error_, nullptr);
+  lock.unlock();
+  busy_.store(false, std::memory_order_release);
+  if (error) std::rethrow_exception(error);
 }
 
 void ThreadPool::WorkerLoop(int worker) {
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
   uint64_t seen = 0;
   for (;;) {
     {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -12,9 +13,9 @@ namespace sherd {
 
 // Runs loops over a fixed number of threads, the caller's included.
 //
-// An object the trainer owns through its Device; nothing is process-wide. With one thread everything
-// runs inline and no thread is started.
-// Threads: one ParallelFor at a time for a pool; a nested call from a body runs inline.
+// An object the trainer owns through its Device; nothing is process-wide. With one thread
+// everything runs inline and no thread is started. Threads: safe. A loop that comes while another
+// runs, from a body or from another thread, runs inline on the thread that asks.
 class ThreadPool {
  public:
   // REQUIRES: threads >= 1.
@@ -43,7 +44,7 @@ class ThreadPool {
   uint64_t generation_ = 0;
   int pending_ = 0;
   bool stop_ = false;
-  bool busy_ = false;
+  std::atomic<bool> busy_ = false;  // a loop has the workers
   int64_t n_ = 0;
   int64_t grain_ = 1;
   const std::function<void(int64_t, int64_t)>* body_ = nullptr;
