@@ -1,0 +1,262 @@
+// What ranks see when one of them calls something else, aborts, is late, or goes away.
+#include <chrono>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "sherd/runtime/comm/gloo_group.h"
+#include "sherd/runtime/comm/local_group.h"
+#include "tests/support/ranks.h"
+
+namespace sherd {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using testing::RankOptions;
+using testing::RunRanks;
+
+// The error `body` throws; fails the test when it throws none.
+template <typename Body>
+Error Thrown(const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "no error was thrown";
+  return Error(absl::StatusCode::kOk, "");
+}
+
+// RunRanks for bodies after which the group has failed: Finish may say so, nothing else may.
+void RunFailing(int world, const std::function<void(World&)>& body, RankOptions options = {}) {
+  std::mutex mutex;
+  int ended = 0;
+  try {
+    RunRanks(world, [&](World& w) {
+      body(w);
+      std::lock_guard<std::mutex> lock(mutex);
+      ++ended;
+    }, options);
+  } catch (const Error&) {
+  }
+  EXPECT_EQ(ended, world) << "a body threw";
+}
+
+void ExpectHas(const Error& error, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) {
+    EXPECT_NE(std::string(error.what()).find(part), std::string::npos)
+        << "'" << part << "' is missing in: " << error.what();
+  }
+}
+
+TEST(CommMismatch, DifferentOpsAreNamedOnAllRanks) {
+  RunFailing(3, [](World& w) {
+    std::vector<float> full(768);
+    std::vector<float> shard(256);
+    w.group().Barrier();
+    const Error error = Thrown([&] {
+      if (w.rank() == 1) {
+        w.group().ReduceScatter(full.data(), shard.data(), 256, DType::kF32, false);
+      } else {
+        w.group().AllGather(shard.data(), full.data(), 1024);
+      }
+    });
+    EXPECT_EQ(error.code(), absl::StatusCode::kFailedPrecondition);
+    ExpectHas(error, {"rank 0 called all_gather of 1024 bytes (#2)",
+                      "rank 1 called reduce_scatter of 1024 bytes of f32 (#2)"});
+    // The group is dead, with the same error.
+    const Error later = Thrown([&] { w.group().Barrier(); });
+    EXPECT_EQ(later.code(), absl::StatusCode::kFailedPrecondition);
+    ExpectHas(later, {"rank 1 called reduce_scatter"});
+  });
+}
+
+TEST(CommMismatch, SizesTypesRootsAndOrderMustAgree) {
+  auto differs = [](auto call, const std::string& what) {
+    RunFailing(2, [&](World& w) {
+      const Error error = Thrown([&] { call(w.group(), w.rank()); });
+      EXPECT_EQ(error.code(), absl::StatusCode::kFailedPrecondition);
+      ExpectHas(error, {what});
+    });
+  };
+  std::vector<double> a(64);
+  std::vector<double> b(64);
+  auto buffer = [&](int rank) { return rank == 0 ? a.data() : b.data(); };
+  differs([&](ProcessGroup& g, int r) { g.AllReduce(buffer(r), 8 + r, DType::kF32); },
+          "rank 1 called all_reduce of 36 bytes");
+  differs([&](ProcessGroup& g, int r) {
+    g.AllReduce(buffer(r), 8, r == 0 ? DType::kF32 : DType::kI32);
+  }, "rank 1 called all_reduce of 32 bytes of i32");
+  differs([&](ProcessGroup& g, int r) { g.Broadcast(buffer(r), 8, r); }, "from rank 1");
+  differs([&](ProcessGroup& g, int r) { g.Fork(r == 0 ? "x" : "y")->Barrier(); },
+          "fork of another name");
+}
+
+TEST(CommAbort, WakesEveryRankAndForkWithRankAndText) {
+  RunFailing(3, [](World& w) {
+    std::unique_ptr<ProcessGroup> fork = w.group().Fork("other");
+    w.group().Barrier();
+    if (w.rank() == 2) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      w.group().Abort(absl::InternalError("the loss is NaN in step 12"));
+      w.group().Abort(absl::InternalError("a second reason"));
+    }
+    const auto start = Clock::now();
+    Error on_fork(absl::StatusCode::kOk, "");
+    std::thread other([&] { on_fork = Thrown([&] { fork->Barrier(); }); });
+    std::vector<float> data(8);
+    const Error error = Thrown([&] { w.group().AllReduce(data.data(), 8, DType::kF32); });
+    other.join();
+    EXPECT_LT(Clock::now() - start, std::chrono::milliseconds(1500));
+    for (const Error& e : {error, on_fork}) {
+      EXPECT_EQ(e.code(), absl::StatusCode::kAborted);
+      ExpectHas(e, {"rank 2 aborted", "the loss is NaN in step 12"});
+    }
+  });
+}
+
+TEST(CommAbort, WakesARankInTheMiddleOfALargeTransfer) {
+  RunFailing(2, [](World& w) {
+    std::vector<char> full(size_t{128} << 20);
+    std::vector<char> shard(size_t{64} << 20);
+    w.group().Barrier();
+    std::thread abort;
+    if (w.rank() == 1) {
+      abort = std::thread([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(8));
+        w.group().Abort(absl::CancelledError("enough"));
+      });
+    }
+    const Error error = Thrown([&] {
+      for (int i = 0; i < 100; ++i) w.group().AllGather(shard.data(), full.data(), 64 << 20);
+    });
+    ExpectHas(error, {"rank 1 aborted: enough"});
+    if (abort.joinable()) abort.join();
+  });
+}
+
+TEST(CommAbort, LocalGroupAbortsToo) {
+  std::unique_ptr<ProcessGroup> group = MakeLocalGroup();
+  std::unique_ptr<ProcessGroup> fork = group->Fork("f");
+  fork->Barrier();
+  group->Abort(absl::InternalError("why"));
+  ExpectHas(Thrown([&] { fork->Barrier(); }), {"rank 0 aborted: why"});
+}
+
+TEST(CommDeadline, NamesTheRanksThatDidNotCall) {
+  RankOptions options;
+  options.collective_timeout = absl::Milliseconds(700);
+  RunFailing(4, [](World& w) {
+    if (w.rank() == 1 || w.rank() == 3) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+      const Error error = Thrown([&] { w.group().Barrier(); });
+      EXPECT_EQ(error.code(), absl::StatusCode::kDeadlineExceeded);
+      ExpectHas(error, {"reports", "ranks 1, 3 of 4 did not call it"});
+      return;
+    }
+    std::vector<float> data(4);
+    const auto start = Clock::now();
+    const Error error =
+        Thrown([&] { w.group().AllReduce(data.data(), 4, DType::kF32, {.module_path = "head"}); });
+    const auto took = Clock::now() - start;
+    EXPECT_GE(took, std::chrono::milliseconds(600));
+    EXPECT_LT(took, std::chrono::milliseconds(1400));
+    EXPECT_EQ(error.code(), absl::StatusCode::kDeadlineExceeded);
+    ExpectHas(error, {"all_reduce of 16 bytes of f32 (#1)", "ranks 1, 3 of 4 did not call it",
+                      "700ms", "in head"});
+  }, options);
+}
+
+TEST(CommLoss, ALeavingRankIsNamed) {
+  const std::shared_ptr<Store> store = MakeMemoryStore();
+  auto join = [&](int rank) {
+    absl::StatusOr<World> world = World::FromStore(store, rank, 3, {.threads = 1});
+    EXPECT_TRUE(world.ok()) << world.status();
+    return *std::move(world);
+  };
+  auto stay = [&](int rank) {
+    World w = join(rank);
+    w.group().Barrier();
+    const auto start = Clock::now();
+    std::vector<float> data(4);
+    const Error error = Thrown([&] { w.group().AllReduce(data.data(), 4, DType::kF32); });
+    EXPECT_LT(Clock::now() - start, std::chrono::milliseconds(1500));
+    EXPECT_EQ(error.code(), absl::StatusCode::kUnavailable);
+    ExpectHas(error, {"rank 2"});
+  };
+  std::thread zero(stay, 0);
+  std::thread one(stay, 1);
+  {
+    World w = join(2);
+    w.group().Barrier();
+  }
+  zero.join();
+  one.join();
+}
+
+TEST(CommLoss, RanksThatLeaveAtDifferentTimesDisturbNobody) {
+  // Each leaves as soon as its own part is done, while others may still be receiving.
+  for (int round = 0; round < 20; ++round) {
+    const std::shared_ptr<Store> store = MakeMemoryStore();
+    std::vector<std::thread> ranks;
+    for (int rank = 0; rank < 3; ++rank) {
+      ranks.emplace_back([&, rank] {
+        absl::StatusOr<World> w = World::FromStore(store, rank, 3, {.threads = 1});
+        ASSERT_TRUE(w.ok()) << w.status();
+        std::vector<int32_t> data(200000, rank + 1);
+        w->group().AllReduce(data.data(), 200000, DType::kI32);
+        w->group().Broadcast(data.data(), 800000, 0);
+        EXPECT_EQ(data.back(), 6);
+      });
+    }
+    for (std::thread& thread : ranks) thread.join();
+  }
+}
+
+TEST(CommLoss, AnExceptionOnOneRankEndsTheOthersAndComesBack) {
+  const auto start = Clock::now();
+  std::string caught;
+  try {
+    RunRanks(3, [](World& w) {
+      if (w.rank() == 1) throw std::runtime_error("rank 1 has a bug");
+      w.group().Barrier();
+    });
+  } catch (const std::runtime_error& error) {
+    caught = error.what();
+  } catch (const Error& error) {
+    caught = error.what();
+  }
+  EXPECT_EQ(caught, "rank 1 has a bug");
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(5));
+}
+
+TEST(CommConnect, MissingRanksAreNamed) {
+  const std::shared_ptr<Store> store = MakeMemoryStore();
+  std::vector<std::thread> ranks;
+  for (int rank : {0, 1}) {
+    ranks.emplace_back([&, rank] {
+      absl::StatusOr<World> w = World::FromStore(
+          store, rank, 4, {.threads = 1, .rendezvous_timeout = absl::Milliseconds(600)});
+      EXPECT_EQ(w.status().code(), absl::StatusCode::kDeadlineExceeded);
+      const std::string text(w.status().message());
+      EXPECT_NE(text.find("ranks 2, 3 of 4 did not arrive within 600ms"), std::string::npos)
+          << text;
+    });
+  }
+  for (std::thread& thread : ranks) thread.join();
+}
+
+TEST(CommConnect, SignalMaskOfTheCallerIsUntouched) {
+  RunRanks(2, [](World& w) {
+    w.group().Barrier();
+    sigset_t mask;
+    pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+    EXPECT_EQ(sigismember(&mask, SIGPIPE), 0);
+    EXPECT_EQ(sigismember(&mask, SIGTERM), 0);
+  });
+}
+
+}  // namespace
+}  // namespace sherd
