@@ -1,0 +1,73 @@
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "sherd/autograd/module.h"
+#include "sherd/runtime/comm/mesh.h"
+#include "sherd/shard/context.h"
+#include "sherd/shard/unit.h"
+
+namespace sherd {
+
+struct FullyShardOptions {
+  // Whether the gathered parameters are freed after each forward and gathered again for the backward:
+  // least memory, one more gather for each call. Unset: true, and false for the root, whose backward
+  // begins as soon as its forward has ended.
+  std::optional<bool> reshard_after_forward;
+};
+
+namespace internal {
+void FullyShardModule(Module& module, const Mesh& mesh, const FullyShardOptions& options);
+}  // namespace internal
+
+// Makes the parameters below `module` that no inner call has claimed one unit: each rank keeps an equal
+// part of them, and the whole exists only while a call of the module is open.
+//
+// Apply it bottom-up: to the blocks, then to the model, which becomes the root and takes the rest.
+// Returns the module, so that wrappers nest: FullyShard(Checkpoint(block), mesh). Calls, parameters'
+// names and shapes stay as they were; parameters of one rank's optimizer are their local() pieces.
+// Each call gathers once (and once more for its backward if it was resharded), each backward of a call
+// reduces once, and the sums are added: k calls before one backward count k times, exactly.
+// Parameters that have values keep them; the others get theirs from Initialize.
+// Errors: kInvalidArgument if the module is a unit already, a parameter is shared with a unit that is not
+//   below this module (naming both), or a parameter has no elements.
+// COLLECTIVE: all ranks shard the same modules in the same order; nothing is sent.
+template <std::derived_from<Module> M>
+M& FullyShard(M& module, const Mesh& mesh, FullyShardOptions options = {}) {
+  internal::FullyShardModule(module, mesh, options);
+  return module;
+}
+
+// The unit of a module that FullyShard was applied to; null otherwise. For tests and reports.
+Unit* UnitOf(const Module& module);
+
+// All units of a module and the modules below it.
+std::vector<Unit*> UnitsOf(const Module& module);
+
+// The context the units of a module share; null if it has none.
+std::shared_ptr<ShardContext> ContextOf(const Module& module);
+
+// While it lives, the parameters of a unit may be read outside a call of its module: a penalty on
+// weights, an export. Recorded reads get their gradient in a scope of their own.
+// COLLECTIVE over the unit's ranks.
+class UnitScope {
+ public:
+  explicit UnitScope(Module& module);
+  ~UnitScope();
+  UnitScope(const UnitScope&) = delete;
+  UnitScope& operator=(const UnitScope&) = delete;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Makes a model usable again after a step that failed on its only rank: drops all gradients and reshards.
+// Errors: kFailedPrecondition with several ranks, whose groups were aborted.
+void Recover(Module& model);
+
+}  // namespace sherd

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "sherd/runtime/core/dtype.h"
+
+namespace sherd {
+
+// What a layout needs to know of one parameter.
+struct LayoutEntry {
+  int64_t elems = 0;
+  DType dtype = DType::kF32;
+  bool trainable = true;
+};
+
+// Parameters of one dtype and trainable class, one after another in a flat space that is cut into one
+// equal chunk for each rank. Padding is only at the end and less than one element for each rank.
+struct LayoutSegment {
+  DType dtype = DType::kF32;
+  bool trainable = true;
+  int64_t elems = 0;        // of all its parameters
+  int64_t chunk_elems = 0;  // of each rank's chunk
+  std::vector<int> entries;
+  int64_t padded_elems(int ranks) const { return chunk_elems * ranks; }
+};
+
+// The part of one parameter in one rank's chunk; `elems` may be 0.
+struct LayoutPiece {
+  int64_t offset = 0;        // first element, counted in the parameter
+  int64_t chunk_offset = 0;  // first element, counted in the chunk
+  int64_t elems = 0;
+};
+
+// Where every element of a unit's parameters lives. Pure arithmetic: no tensors and no communication.
+//
+// The chunks of all ranks in rank order are the flat space, so an all-gather writes the parameters
+// themselves and a reduce-scatter reads their gradients as they lie: nothing is copied in or out.
+class Layout {
+ public:
+  // Errors: kInvalidArgument for ranks < 1 or a negative count.
+  Layout(std::span<const LayoutEntry> entries, int ranks);
+
+  int ranks() const { return ranks_; }
+  int entries() const { return static_cast<int>(places_.size()); }
+  const std::vector<LayoutSegment>& segments() const { return segments_; }
+  // The segment of an entry, and the element where it starts there.
+  int segment_of(int entry) const { return places_[static_cast<size_t>(entry)].segment; }
+  int64_t offset_of(int entry) const { return places_[static_cast<size_t>(entry)].offset; }
+  LayoutPiece PieceOf(int entry, int rank) const;
+
+  // Bytes of one rank's chunks, and of the whole flat spaces, of all segments.
+  int64_t shard_bytes() const;
+  int64_t full_bytes() const;
+  // Bytes of the flat spaces of the trainable segments: one full gradient buffer.
+  int64_t gradient_bytes() const;
+
+ private:
+  struct Place {
+    int segment = 0;
+    int64_t offset = 0;
+    int64_t elems = 0;
+  };
+  int ranks_;
+  std::vector<Place> places_;
+  std::vector<LayoutSegment> segments_;
+};
+
+}  // namespace sherd

@@ -1,0 +1,156 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "sherd/autograd/loss/loss_sum.h"
+#include "sherd/autograd/module.h"
+#include "sherd/autograd/optim/adamw.h"
+#include "sherd/runtime/base/call_site.h"
+#include "sherd/shard/context.h"
+
+namespace sherd {
+
+struct AccumulationOptions {
+  // Micro-batches each rank takes for one optimizer step.
+  int64_t micro_batches = 1;
+};
+
+struct FinishOptions {
+  double learning_rate = 1e-3;
+  // Largest L2 norm of all gradients; larger ones are scaled down to it. 0: no clipping.
+  double clip = 0.0;
+};
+
+// One optimizer step, the same on all ranks.
+struct StepResult {
+  int64_t step = 0;       // counted from 1
+  double loss = 0.0;      // mean over the items of all ranks and micro-batches
+  int64_t items = 0;      // what was divided by
+  double grad_norm = 0.0;  // before clipping
+  double learning_rate = 0.0;
+  // The norm was not finite: nothing was updated, the gradients were dropped.
+  bool skipped = false;
+};
+
+namespace internal {
+
+// What a window does, without the type of the batches.
+class WindowState {
+ public:
+  WindowState(Module& model, std::shared_ptr<ShardContext> context, int64_t step)
+      : model_(model), context_(std::move(context)), step_(step) {}
+
+  // Agrees with all ranks. Returns false when no rank has a micro-batch. COLLECTIVE.
+  bool Agree(int64_t micro_batches, int64_t items);
+  void Backward(const LossSum& loss, CallSite site);
+  StepResult Finish(Optimizer& optimizer, const FinishOptions& options, CallSite site);
+
+  int64_t step() const { return step_; }
+  int64_t items() const { return items_; }
+
+ private:
+  struct Verdict {
+    double loss_sum = 0.0;
+    double norm_squared = 0.0;
+    int64_t reported_items = 0;
+  };
+  Verdict Reduce();
+  double LocalNormSquared() const;
+
+  Module& model_;
+  const std::shared_ptr<ShardContext> context_;
+  const int64_t step_;
+  int64_t micro_batches_ = 0;
+  int64_t items_ = 0;
+  int64_t backwards_ = 0;
+  int64_t reported_items_ = 0;
+  double loss_sum_ = 0.0;
+};
+
+template <typename Count, typename Batch>
+int64_t CountItems(const Count& count, const Batch& batch) {
+  if constexpr (requires { count.Count(batch.labels); }) {
+    return count.Count(batch.labels);
+  } else {
+    return count(batch);
+  }
+}
+
+}  // namespace internal
+
+// The micro-batches of one optimizer step on this rank, and the only place where anything is divided.
+//
+// Iterate over it, call Backward once for each micro-batch, then Finish.
+template <typename Batch>
+class Window {
+ public:
+  Window(internal::WindowState state, std::vector<Batch> batches)
+      : state_(std::move(state)), batches_(std::move(batches)) {}
+
+  auto begin() const { return batches_.begin(); }
+  auto end() const { return batches_.end(); }
+  // The number of the step this window makes, from 1; and its items on all ranks together.
+  int64_t step() const { return state_.step(); }
+  int64_t items() const { return state_.items(); }
+
+  // Backward of loss / items() over the tape of the current Recording, then resets that tape.
+  // COLLECTIVE. Errors: kFailedPrecondition without a Recording; those of Tape::Backward.
+  void Backward(const LossSum& loss, CallSite site = CallSite::Here()) { state_.Backward(loss, site); }
+
+  // Norm, one verdict, clip, step, zero, in this order and together on all ranks. COLLECTIVE.
+  // Errors: kFailedPrecondition, with nothing changed, if a micro-batch had no backward or the losses
+  //   reported other item counts than were agreed on.
+  StepResult Finish(Optimizer& optimizer, const FinishOptions& options, CallSite site = CallSite::Here()) {
+    return state_.Finish(optimizer, options, site);
+  }
+
+ private:
+  internal::WindowState state_;
+  std::vector<Batch> batches_;
+};
+
+// Cuts a stream of micro-batches into windows, one for each optimizer step.
+//
+// Losses are sums; a window knows the items of all its micro-batches on all ranks before its first
+// backward and scales once, so the result does not depend on how samples are split.
+class Accumulation {
+ public:
+  // Errors: kInvalidArgument for micro_batches < 1. REQUIRES: `model` outlives this object.
+  explicit Accumulation(Module& model, AccumulationOptions options = {});
+
+  // Takes up to micro_batches batches from `loader`, a callable that returns std::optional of a batch,
+  // and agrees with the other ranks on their items. `count` is a loss with Count(batch.labels), or a
+  // callable from a batch to its items. Empty when no rank has a batch left. COLLECTIVE.
+  // Errors: kInvalidArgument on all ranks if they hold different numbers of micro-batches.
+  template <typename Loader, typename Count>
+  auto Next(Loader&& loader, const Count& count) {
+    using Batch = typename std::invoke_result_t<Loader&>::value_type;
+    std::vector<Batch> batches;
+    int64_t items = 0;
+    while (static_cast<int64_t>(batches.size()) < options_.micro_batches) {
+      std::optional<Batch> batch = loader();
+      if (!batch.has_value()) break;
+      items += internal::CountItems(count, *batch);
+      batches.push_back(std::move(*batch));
+    }
+    internal::WindowState state(model_, context_, steps_ + 1);
+    std::optional<Window<Batch>> window;
+    if (!state.Agree(static_cast<int64_t>(batches.size()), items)) return window;
+    ++steps_;
+    window.emplace(std::move(state), std::move(batches));
+    return window;
+  }
+
+ private:
+  Module& model_;
+  const AccumulationOptions options_;
+  const std::shared_ptr<ShardContext> context_;
+  int64_t steps_ = 0;
+};
+
+}  // namespace sherd
