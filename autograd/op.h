@@ -58,7 +58,10 @@ class OpBackward {
 
   // Whether anybody wants the gradient of input i.
   bool needs(int i) const;
-  // The buffer for the gradient of input i, with what to do to it. Call it once per contribution.
+  // Whether inputs i and j are one variable, which has one gradient.
+  bool same(int i, int j) const;
+  // The buffer for the gradient of input i, with what to do to it. Call it once per contribution, and
+  // write that before asking for another target of the same variable.
   GradTarget target(int i);
   // Hands over a finished contribution. The tensor may be shared with others: whoever adds to it later
   // takes a copy first.

@@ -157,6 +157,12 @@ Recording::~Recording() {
   CurrentThread().frame = state_->previous_frame;
 }
 
+void Recording::SetSamples(std::vector<int64_t> samples) {
+  auto random = std::make_shared<internal::RandomContext>(*state_->root.random);
+  random->samples = std::move(samples);
+  state_->root.random = std::move(random);
+}
+
 Tape* CurrentTape() {
   for (internal::Recorder* r = CurrentThread().recorder; r != nullptr; r = r->outer) {
     if (r->tape->owner != nullptr) return r->tape->owner;

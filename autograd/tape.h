@@ -89,6 +89,10 @@ class Recording {
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
+  // Changes the samples for the calls that follow, for micro-batches that run in several calls.
+  // REQUIRES: no module call of this recording is open.
+  void SetSamples(std::vector<int64_t> samples);
+
  private:
   struct State;
   std::unique_ptr<State> state_;

@@ -193,6 +193,9 @@ std::span<const int64_t> OpBackward::row_samples() const {
   return node_.random->samples;
 }
 bool OpBackward::needs(int i) const { return static_cast<bool>(node_.inputs[At(i)]); }
+bool OpBackward::same(int i, int j) const {
+  return needs(i) && node_.inputs[At(i)] == node_.inputs[At(j)];
+}
 GradTarget OpBackward::target(int i) {
   return walk_.table().Target(*node_.inputs[At(i)], node_.input_specs[At(i)], node_.device);
 }

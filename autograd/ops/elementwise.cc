@@ -102,17 +102,8 @@ class SiluMulOp final : public Op {
     kernels::SiluMul(f.inputs[0], f.inputs[1], f.outputs[0]);
   }
   void Backward(OpBackward& b) const override {
-    if (b.needs(0) && b.needs(1)) {
-      const GradTarget gate = b.target(0);
-      const GradTarget up = b.target(1);
-      // One variable as both operands has one buffer, written twice.
-      if (!(gate.tensor.storage() == up.tensor.storage())) {
-        kernels::SiluMulBackward(b.grad(), b.input(0), b.input(1), gate.tensor, gate.write, up.tensor,
-                                 up.write);
-        return;
-      }
-      Write(b, gate, GradTarget{});
-      Write(b, GradTarget{}, up);
+    if (b.needs(0) && b.needs(1) && !b.same(0, 1)) {
+      Write(b, b.target(0), b.target(1));
       return;
     }
     if (b.needs(0)) Write(b, b.target(0), GradTarget{});

@@ -57,13 +57,19 @@ class RmsNormOp final : public Op {
     kernels::RmsNorm(f.inputs[0], f.inputs[1], eps_, f.outputs[0], f.inner[0]);
   }
   void Backward(OpBackward& b) const override {
-    const GradTarget x = b.needs(0) ? b.target(0) : GradTarget{};
-    const GradTarget weight = b.needs(1) ? b.target(1) : GradTarget{};
-    kernels::RmsNormBackward(b.grad(), b.input(0), b.input(1), b.inner(0), x.tensor, x.write,
-                             weight.tensor, weight.write);
+    if (b.same(0, 1)) {
+      Write(b, b.target(0), GradTarget{});
+      Write(b, GradTarget{}, b.target(1));
+      return;
+    }
+    Write(b, b.needs(0) ? b.target(0) : GradTarget{}, b.needs(1) ? b.target(1) : GradTarget{});
   }
 
  private:
+  static void Write(OpBackward& b, const GradTarget& x, const GradTarget& weight) {
+    kernels::RmsNormBackward(b.grad(), b.input(0), b.input(1), b.inner(0), x.tensor, x.write,
+                             weight.tensor, weight.write);
+  }
   double eps_;
 };
 
