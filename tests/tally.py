@@ -34,6 +34,19 @@ def gtest_cases(path):
             yield "pass", name, ""
 
 
+def printed_cases(output):
+    """Yields the cases that a GoogleTest program reported before it ended without writing its file."""
+    begun = None
+    for mark, name in re.findall(r"^\[ *(RUN|OK|FAILED|SKIPPED) *\] ([\w/]+\.[\w/]+)", output, re.MULTILINE):
+        if mark == "RUN":
+            begun = name
+        elif name == begun:
+            yield {"OK": "pass", "FAILED": "fail", "SKIPPED": "skip"}[mark], name, ""
+            begun = None
+    if begun:
+        yield "fail", begun, "the program ended here"
+
+
 def cases_of(test, results):
     """Yields the cases of one entry of ctest; always at least one."""
     name, status = test.get("name"), test.get("status")
@@ -49,6 +62,7 @@ def cases_of(test, results):
             cases = [("fail", "", "the program ran no test case")]
     elif status != "notrun":
         cases = [(kind.lower(), what.strip(), why) for kind, what, why in SCRIPT_LINE.findall(output)]
+        cases += printed_cases(output)
     if status == "fail" and not any(kind == "fail" for kind, _, _ in cases):
         reason = test.find("failure")
         text = reason.get("message") if reason is not None else None

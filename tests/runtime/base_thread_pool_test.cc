@@ -58,16 +58,18 @@ TEST(ThreadPoolTest, NothingIsCalledForNoElements) {
   EXPECT_TRUE(RangesOf(pool, -1, 4).empty());
 }
 
-TEST(ThreadPoolTest, AllThreadsTakePart) {
+TEST(ThreadPoolTest, AllThreadsTakePartInEveryLoop) {
   ThreadPool pool(3);
-  std::mutex mutex;
-  std::set<std::thread::id> ids;
-  pool.ParallelFor(3, 1, [&](int64_t, int64_t) {
-    std::lock_guard<std::mutex> lock(mutex);
-    ids.insert(std::this_thread::get_id());
-  });
-  EXPECT_EQ(ids.size(), 3u);
-  EXPECT_EQ(ids.count(std::this_thread::get_id()), 1u);
+  for (int loop = 0; loop < 3; ++loop) {
+    std::mutex mutex;
+    std::set<std::thread::id> ids;
+    pool.ParallelFor(3, 1, [&](int64_t, int64_t) {
+      std::lock_guard<std::mutex> lock(mutex);
+      ids.insert(std::this_thread::get_id());
+    });
+    EXPECT_EQ(ids.size(), 3u);
+    EXPECT_EQ(ids.count(std::this_thread::get_id()), 1u);
+  }
 }
 
 TEST(ThreadPoolTest, OneThreadRunsOnTheCaller) {

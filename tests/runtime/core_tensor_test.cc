@@ -173,6 +173,7 @@ TEST(StorageTest, AliasFollowsItsTargetAndCountsNothing) {
   EXPECT_EQ(device.allocator().stats().total.current_bytes, before);
   alias->Free();
   EXPECT_FALSE(view.resident());
+  EXPECT_EQ(device.allocator().stats().total.current_bytes, before);
   EXPECT_EQ(shard.ToHost<float>(), (Floats{0, 1, 2, 3}));
 }
 
