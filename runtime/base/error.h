@@ -24,10 +24,14 @@ struct ErrorContext {
 // files, configuration) functions return absl::StatusOr instead and throw nothing.
 class Error : public std::exception {
  public:
+  // Composes the text at once, so that what() cannot fail later.
   Error(absl::StatusCode code, std::string_view message, ErrorContext context = {});
+  // The error of another library's answer. REQUIRES: status is not OK.
   explicit Error(const absl::Status& status, ErrorContext context = {});
 
+  // The whole text. Ownership: valid while this error or a copy of it lives.
   const char* what() const noexcept override;
+  // For callers that hand failures on as values; its message is what().
   const absl::Status& status() const noexcept { return data_->status; }
   absl::StatusCode code() const noexcept { return data_->status.code(); }
   const ErrorContext& context() const noexcept { return data_->context; }

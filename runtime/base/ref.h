@@ -7,6 +7,9 @@
 namespace sherd {
 
 // Base of objects owned by `Ref<T>` handles: an intrusive, atomic reference count.
+//
+// Instead of std::shared_ptr where handles are many and small: one pointer each, and a handle can be
+// made from a plain pointer to the object at any time.
 class RefCounted {
  public:
   RefCounted() = default;
@@ -29,7 +32,9 @@ class RefCounted {
 template <typename T>
 class Ref {
  public:
+  // An empty handle.
   Ref() = default;
+  // One more owner of `object`, which may have others already. REQUIRES: it was made by new.
   explicit Ref(T* object) : object_(object) { Acquire(); }
   Ref(const Ref& other) : object_(other.object_) { Acquire(); }
   Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
@@ -39,13 +44,16 @@ class Ref {
   }
   ~Ref() { Release(); }
 
+  // The object, or null when empty; -> and * need one.
   T* get() const { return object_; }
   T* operator->() const { return object_; }
   T& operator*() const { return *object_; }
   explicit operator bool() const { return object_ != nullptr; }
+  // Whether both own the same object.
   friend bool operator==(const Ref& a, const Ref& b) { return a.object_ == b.object_; }
 
-  // Whether this handle is the only one. False when empty.
+  // Whether this handle is the only one, so that the object may be changed in place. False when
+  // empty. Threads: a true answer stays true until the caller copies the handle.
   bool unique() const {
     return object_ != nullptr && object_->count_.load(std::memory_order_acquire) == 1;
   }
@@ -62,6 +70,7 @@ class Ref {
   T* object_ = nullptr;
 };
 
+// A new T with its first owner.
 template <typename T, typename... Args>
 Ref<T> MakeRef(Args&&... args) {
   return Ref<T>(new T(std::forward<Args>(args)...));

@@ -18,12 +18,13 @@ namespace sherd {
 // runs, from a body or from another thread, runs inline on the thread that asks.
 class ThreadPool {
  public:
-  // REQUIRES: threads >= 1.
+  // Starts threads - 1 of them, with signals blocked as by StartThread. REQUIRES: threads >= 1.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
+  // How many threads share a loop.
   int threads() const { return threads_; }
 
   // Calls `body(begin, end)` for disjoint ranges that cover [0, n), and returns when all are done.

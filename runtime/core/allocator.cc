@@ -22,13 +22,15 @@ int64_t RoundUp(int64_t value, int64_t multiple) {
 
 std::string_view NameOf(MemoryCategory category) {
   constexpr std::string_view kNames[kMemoryCategories] = {
-      "parameter shards", "unsharded parameters", "gradient shards", "gradients", "optimizer state",
-      "activations",      "staging",              "workspace",       "buffers"};
+      "parameter shards", "unsharded parameters", "gradient shards", "gradients",
+      "optimizer state",  "activations",          "staging",         "workspace",
+      "buffers"};
   return kNames[static_cast<int>(category)];
 }
 
 std::string MemoryStats::ToString() const {
-  std::string text = absl::StrFormat("%-22s %14s %14s\n", "category", "current bytes", "peak bytes");
+  std::string text =
+      absl::StrFormat("%-22s %14s %14s\n", "category", "current bytes", "peak bytes");
   for (int i = 0; i < kMemoryCategories; ++i) {
     const Count& count = category[static_cast<size_t>(i)];
     if (count.peak_bytes == 0) continue;
@@ -113,7 +115,8 @@ int64_t CachingAllocator::TakeFit(int64_t size) {
   // A free range that ends at the top grows instead of leaving a hole behind.
   int64_t offset = top_;
   auto last = free_by_offset_.empty() ? free_by_offset_.end() : std::prev(free_by_offset_.end());
-  if (last != free_by_offset_.end() && last->first + last->second.size == top_) offset = last->first;
+  if (last != free_by_offset_.end() && last->first + last->second.size == top_)
+    offset = last->first;
   if (size > reserve_ - offset) return -1;
   if (offset != top_) Remove(last);
   top_ = offset + size;

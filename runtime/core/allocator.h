@@ -26,15 +26,18 @@ enum class MemoryCategory : uint8_t {
 };
 inline constexpr int kMemoryCategories = 9;
 
+// "parameter shards", "activations", ...: as tables and errors name it.
 std::string_view NameOf(MemoryCategory category);
 
-// Bytes of one device. Sizes are what was asked for, rounded up to 64.
+// Bytes of one device. Sizes are what was asked for, rounded up to kAlignment.
 struct MemoryStats {
+  // What is held now, and the most that was held at once since ResetPeaks().
   struct Count {
     int64_t current_bytes = 0;
     int64_t peak_bytes = 0;
   };
   std::array<Count, kMemoryCategories> category{};
+  // Its peak is that of the sum, not the sum of the peaks.
   Count total;
   int64_t cached_bytes = 0;  // in use by nobody but not yet given back: what Trim() is for
   int64_t allocations = 0;   // calls of Allocate so far
@@ -52,6 +55,7 @@ struct MemoryStats {
 // Threads: safe. Ownership: every block must be freed before the allocator is destroyed.
 class CachingAllocator {
  public:
+  // A cache line, and the widest vector register.
   static constexpr int64_t kAlignment = 64;
 
   // Reserves addresses, not memory. Errors: kResourceExhausted if even that is refused.
@@ -63,9 +67,11 @@ class CachingAllocator {
   // Returns `bytes` of uninitialised memory aligned to kAlignment; null for 0 bytes.
   // Errors: kResourceExhausted with the request and the holders by category.
   void* Allocate(int64_t bytes, MemoryCategory category);
-  // Takes back what Allocate returned, with the same size and category.
+  // Takes back what Allocate returned, with the same size and category; nothing for null.
+  // REQUIRES: the block is in use by nobody, also not by a job of a stream.
   void Free(void* block, int64_t bytes, MemoryCategory category);
 
+  // A consistent copy of all figures.
   MemoryStats stats() const;
   // Makes every peak the current value, to measure a phase.
   void ResetPeaks();
@@ -81,6 +87,7 @@ class CachingAllocator {
 
   void Insert(int64_t offset, FreeRange range);
   FreeRange Remove(FreeRanges::iterator range);
+  // Takes the offset of a block of exactly `size`, or returns -1.
   int64_t TakeFit(int64_t size);
 
   char* base_ = nullptr;

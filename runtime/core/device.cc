@@ -26,8 +26,9 @@ std::string DeviceId::ToString() const {
 
 Device Device::Cpu(CpuOptions options) {
   if (options.index < 0 || options.threads < 1) {
-    ThrowInvalidArgument(absl::StrCat("a CPU device needs an index >= 0 and at least one thread, got index ",
-                                      options.index, " and ", options.threads, " threads"));
+    ThrowInvalidArgument(
+        absl::StrCat("a CPU device needs an index >= 0 and at least one thread, got index ",
+                     options.index, " and ", options.threads, " threads"));
   }
   Device device;
   device.state_ =

@@ -10,7 +10,8 @@ class ThreadPool;
 
 enum class DeviceKind { kCpu, kCuda };
 
-// Which device a tensor lives on. `cpu:0` and `cpu:1` are different devices: ops refuse to mix them.
+// Which device a tensor lives on. `cpu:0` and `cpu:1` are different devices: ops refuse to mix
+// them.
 struct DeviceId {
   DeviceKind kind = DeviceKind::kCpu;
   int index = 0;
@@ -29,9 +30,8 @@ struct CpuOptions {
 // A handle to one device: its memory and its compute threads. Cheap to copy.
 //
 // An object the program makes and passes on; there is no default device. Two devices with equal ids
-// but made by two calls count their memory apart, which is how ranks that are threads of one process
-// keep their own figures.
-// Ownership: tensors keep their device alive.
+// but made by two calls count their memory apart, which is how ranks that are threads of one
+// process keep their own figures. Ownership: tensors keep their device alive.
 class Device {
  public:
   Device() = default;
@@ -51,9 +51,8 @@ class Device {
   template <typename T>
   T& Slot() const {
     static const char key = 0;
-    return *static_cast<T*>(SlotObject(&key, [] {
-      return std::shared_ptr<void>(std::make_shared<T>());
-    }));
+    return *static_cast<T*>(
+        SlotObject(&key, [] { return std::shared_ptr<void>(std::make_shared<T>()); }));
   }
 
   // Whether tensors of the two may meet in an op.

@@ -9,10 +9,12 @@ namespace sherd {
 // Element types of a Tensor. f64 exists on CPU, for proofs.
 enum class DType : uint8_t { kF32, kF64, kBF16, kI32, kI64 };
 
+// Bytes of one element.
 constexpr int64_t SizeOf(DType dtype) {
   return dtype == DType::kBF16 ? 2 : (dtype == DType::kF64 || dtype == DType::kI64 ? 8 : 4);
 }
 
+// Whether gradients of this type exist; the others hold indices and counts.
 constexpr bool IsFloating(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kBF16;
 }
@@ -23,7 +25,10 @@ constexpr std::string_view NameOf(DType dtype) {
   return kNames[static_cast<int>(dtype)];
 }
 
-// A brain float: the upper half of an f32. Converts from float rounding to nearest, ties to even.
+// A brain float: the upper half of an f32.
+//
+// Storage only: arithmetic converts to float, and back once at the end. Conversion from float rounds
+// to nearest, ties to even; overflow becomes infinity, NaN stays NaN and keeps its sign.
 struct BFloat16 {
   uint16_t bits = 0;
 
@@ -34,10 +39,13 @@ struct BFloat16 {
     bits = is_nan ? static_cast<uint16_t>((u >> 16) | 0x40u)
                   : static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
   }
-  explicit operator float() const { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
+  // Exact.
+  explicit operator float() const {
+    return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+  }
 };
 
-// The DType of a C++ element type: DTypeOf<float> is kF32.
+// The DType of a C++ element type: DTypeOf<float> is kF32. Other types do not compile.
 template <typename T>
 inline constexpr DType DTypeOf = [] { static_assert(sizeof(T) == 0, "not an element type"); }();
 template <>

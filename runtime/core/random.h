@@ -9,13 +9,15 @@
 namespace sherd {
 
 // Philox4x32-10: four random words from a 64-bit key and a 128-bit counter, without state.
+//
+// Equal arguments give equal words on every machine and in every order of calls, which is what makes
+// recomputation and resharding exact.
 // Source: Salmon et al. 2011, "Parallel Random Numbers: As Easy as 1, 2, 3".
 constexpr std::array<uint32_t, 4> Philox4x32(uint64_t key, uint64_t counter_low,
                                              uint64_t counter_high) {
-  std::array<uint32_t, 4> c = {static_cast<uint32_t>(counter_low),
-                               static_cast<uint32_t>(counter_low >> 32),
-                               static_cast<uint32_t>(counter_high),
-                               static_cast<uint32_t>(counter_high >> 32)};
+  std::array<uint32_t, 4> c = {
+      static_cast<uint32_t>(counter_low), static_cast<uint32_t>(counter_low >> 32),
+      static_cast<uint32_t>(counter_high), static_cast<uint32_t>(counter_high >> 32)};
   uint32_t k0 = static_cast<uint32_t>(key);
   uint32_t k1 = static_cast<uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round) {
@@ -41,17 +43,19 @@ constexpr uint64_t Mix64(uint64_t x) {
 // Folds `value` into a running hash; the order of calls matters.
 constexpr uint64_t Mix64(uint64_t hash, uint64_t value) { return Mix64(hash ^ Mix64(value)); }
 
-// A hash of a name, the same on every machine.
+// A hash of a name, the same on every machine: FNV-1a, then mixed, since keys need all their bits.
 constexpr uint64_t HashName(std::string_view name) {
   uint64_t hash = 0xCBF29CE484222325u;
   for (char c : name) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3u;
   return Mix64(hash);
 }
 
-// A uniform value in (0, 1) from 32 random bits.
+// A uniform value in (0, 1) from 32 random bits; neither end is ever reached, so its logarithm is
+// finite.
 constexpr double UniformOpen(uint32_t bits) { return (bits + 0.5) * 0x1p-32; }
 
-// A standard normal value from two words of one Philox call (Box and Muller 1958).
+// A standard normal value from two words of one Philox call; its magnitude is at most 6.8.
+// Source: Box and Muller 1958, "A Note on the Generation of Random Normal Deviates".
 inline double Normal(uint32_t a, uint32_t b) {
   return std::sqrt(-2.0 * std::log(UniformOpen(a))) *
          std::cos(2.0 * std::numbers::pi * UniformOpen(b));

@@ -16,8 +16,8 @@ Shape::Shape(std::span<const int64_t> extents) {
   }
   for (int64_t extent : extents) {
     if (extent < 0) {
-      ThrowInvalidArgument(
-          absl::StrCat("a shape has no negative extents, got [", absl::StrJoin(extents, ", "), "]"));
+      ThrowInvalidArgument(absl::StrCat("a shape has no negative extents, got [",
+                                        absl::StrJoin(extents, ", "), "]"));
     }
     extents_[static_cast<size_t>(rank_++)] = extent;
   }
@@ -47,6 +47,8 @@ Shape Shape::Append(int64_t extent) const {
   return longer;
 }
 
-std::string Shape::ToString() const { return absl::StrCat("[", absl::StrJoin(extents(), ", "), "]"); }
+std::string Shape::ToString() const {
+  return absl::StrCat("[", absl::StrJoin(extents(), ", "), "]");
+}
 
 }  // namespace sherd

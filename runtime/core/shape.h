@@ -22,12 +22,11 @@ class Shape {
 
   int rank() const { return rank_; }
   int64_t operator[](int i) const { return extents_[static_cast<size_t>(i)]; }
+  // For building one extent by extent; the rank stays as it is.
   int64_t& operator[](int i) { return extents_[static_cast<size_t>(i)]; }
   // Extent counted from the back: back(0) is the innermost one.
   int64_t back(int i = 0) const { return (*this)[rank_ - 1 - i]; }
-  std::span<const int64_t> extents() const {
-    return {extents_.data(), static_cast<size_t>(rank_)};
-  }
+  std::span<const int64_t> extents() const { return {extents_.data(), static_cast<size_t>(rank_)}; }
 
   // The number of elements; 1 for rank 0.
   int64_t numel() const;
@@ -42,6 +41,7 @@ class Shape {
   // "[2, 3, 4]"
   std::string ToString() const;
 
+  // Equal rank and extents: [2] and [2, 1] differ.
   friend bool operator==(const Shape& a, const Shape& b) {
     if (a.rank_ != b.rank_) return false;
     for (int i = 0; i < a.rank_; ++i) {

@@ -32,7 +32,8 @@ void Work::Wait() const {
   if (state_->error != nullptr) ThrowError(*state_->error);
 }
 
-Stream::Stream(std::string name) : name_(std::move(name)), thread_(StartThread([this] { Loop(); })) {}
+Stream::Stream(std::string name)
+    : name_(std::move(name)), thread_(StartThread([this] { Loop(); })) {}
 
 Stream::~Stream() {
   {
@@ -54,7 +55,9 @@ Work Stream::Enqueue(ErrorContext context, std::function<void()> job) {
   return work;
 }
 
-void Stream::Synchronize() { Enqueue({.op = "synchronize"}, [] {}).Wait(); }
+void Stream::Synchronize() {
+  Enqueue({.op = "synchronize"}, [] {}).Wait();
+}
 
 void Stream::Recover() {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -79,10 +82,11 @@ void Stream::Loop() {
       } catch (const Error& error) {
         failure = std::make_shared<const Error>(error.With(job.context));
       } catch (const std::exception& error) {
-        failure = std::make_shared<const Error>(absl::StatusCode::kUnknown, error.what(), job.context);
+        failure =
+            std::make_shared<const Error>(absl::StatusCode::kUnknown, error.what(), job.context);
       } catch (...) {
-        failure = std::make_shared<const Error>(absl::StatusCode::kUnknown,
-                                                "an exception that is no std::exception", job.context);
+        failure = std::make_shared<const Error>(
+            absl::StatusCode::kUnknown, "an exception that is no std::exception", job.context);
       }
       if (failure != nullptr) {
         std::lock_guard<std::mutex> lock(mutex_);

@@ -20,8 +20,8 @@ class Work {
   Work() = default;
 
   bool done() const;
-  // Returns when the job has run. Errors: throws the job's error, with the context given at enqueue,
-  // at the first wait and at every later one.
+  // Returns when the job has run. Errors: throws the job's error, with the context given at
+  // enqueue, at the first wait and at every later one.
   void Wait() const;
 
  private:

@@ -60,9 +60,9 @@ Tensor Tensor::Zeros(const Device& device, DType dtype, const Shape& shape,
 Tensor Tensor::View(Ref<Storage> storage, int64_t offset_elems, DType dtype, const Shape& shape) {
   const int64_t end = (offset_elems + shape.numel()) * SizeOf(dtype);
   if (offset_elems < 0 || end > storage->bytes()) {
-    ThrowInvalidArgument(absl::StrCat("a view of ", shape.ToString(), " ", std::string(NameOf(dtype)),
-                                      " at element ", offset_elems, " does not fit a storage of ",
-                                      storage->bytes(), " bytes"));
+    ThrowInvalidArgument(absl::StrCat("a view of ", shape.ToString(), " ",
+                                      std::string(NameOf(dtype)), " at element ", offset_elems,
+                                      " does not fit a storage of ", storage->bytes(), " bytes"));
   }
   Tensor tensor;
   tensor.storage_ = std::move(storage);
@@ -110,8 +110,8 @@ bool Tensor::is_contiguous() const {
 
 Tensor Tensor::Reshape(const Shape& shape) const {
   Shape strides = shape.ContiguousStrides();
-  const bool possible =
-      shape.numel() == numel() && (is_contiguous() || StridesOfView(shape_, strides_, shape, strides));
+  const bool possible = shape.numel() == numel() &&
+                        (is_contiguous() || StridesOfView(shape_, strides_, shape, strides));
   if (!possible) {
     ThrowInvalidArgument(absl::StrCat("cannot view ", ToString(), " as shape ", shape.ToString()),
                          {.op = "reshape"});
@@ -124,9 +124,9 @@ Tensor Tensor::Reshape(const Shape& shape) const {
 
 Tensor Tensor::Slice(int dim, int64_t begin, int64_t end) const {
   if (dim < 0 || dim >= rank() || begin < 0 || end < begin || end > shape_[dim]) {
-    ThrowInvalidArgument(absl::StrCat("cannot take [", begin, ", ", end, ") of dimension ", dim,
-                                      " of ", ToString()),
-                         {.op = "slice"});
+    ThrowInvalidArgument(
+        absl::StrCat("cannot take [", begin, ", ", end, ") of dimension ", dim, " of ", ToString()),
+        {.op = "slice"});
   }
   Tensor tensor = *this;
   tensor.offset_ += begin * strides_[dim];

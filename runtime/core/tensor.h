@@ -27,7 +27,7 @@ class Tensor {
   // A contiguous view of `storage` that starts at element `offset_elems`. The storage need not be
   // resident. Errors: kInvalidArgument if the view does not fit.
   static Tensor View(Ref<Storage> storage, int64_t offset_elems, DType dtype, const Shape& shape);
-  // A new tensor with a copy of host values.
+  // A new tensor with a copy of host values. Errors: kInvalidArgument if their number differs.
   template <typename T>
   static Tensor FromHost(const Device& device, std::span<const T> values, const Shape& shape,
                          MemoryCategory category = MemoryCategory::kBuffer) {
@@ -35,6 +35,7 @@ class Tensor {
                          shape, category);
   }
 
+  // False for a default-constructed handle, which has nothing but this, shape() and ToString().
   bool defined() const { return static_cast<bool>(storage_); }
   const Shape& shape() const { return shape_; }
   const Shape& strides() const { return strides_; }
@@ -44,8 +45,10 @@ class Tensor {
   int64_t numel() const { return shape_.numel(); }
   int64_t bytes() const { return numel() * SizeOf(dtype_); }
   const Device& device() const { return storage_->device(); }
+  // The block this is a view of, and where in it the view starts.
   const Ref<Storage>& storage() const { return storage_; }
   int64_t offset_elems() const { return offset_; }
+  // Whether the elements are there to be read.
   bool resident() const { return storage_->resident(); }
   // Whether the elements lie one after another in row-major order.
   bool is_contiguous() const;
@@ -59,10 +62,11 @@ class Tensor {
   // The first byte, whatever the element type. Errors: as data().
   void* raw() const { return CheckedData(dtype_); }
 
-  // The same elements in another shape, as a view. Dimensions of a strided view may be split, and merged
-  // where they lie one after another. Errors: kInvalidArgument if counts differ or no view exists.
+  // The same elements in another shape, as a view. Dimensions of a strided view may be split, and
+  // merged where they lie one after another. Errors: kInvalidArgument if counts differ or no view
+  // exists.
   Tensor Reshape(const Shape& shape) const;
-  // Elements [begin, end) of dimension `dim`, as a view.
+  // Elements [begin, end) of dimension `dim`, as a view. Errors: kInvalidArgument for a range outside.
   Tensor Slice(int dim, int64_t begin, int64_t end) const;
   // A host copy, in row-major order whatever the strides. Errors: kInternal when T does not match.
   template <typename T>
@@ -78,6 +82,7 @@ class Tensor {
  private:
   static Tensor FromHostBytes(const Device& device, DType dtype, const void* values, int64_t count,
                               const Shape& shape, MemoryCategory category);
+  // The address of the first element, after the checks that data() promises.
   void* CheckedData(DType dtype) const;
   void CopyToHostBytes(DType dtype, void* out) const;
 
