@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gloo/transport/tcp/device.h"
+#include "sherd/runtime/base/thread.h"
 #include "sherd/runtime/comm/arrival.h"
 
 namespace sherd::internal {
@@ -33,20 +34,6 @@ sigset_t SigpipeSet() {
   sigaddset(&set, SIGPIPE);
   return set;
 }
-
-// Blocks all signals of the calling thread while it lives, for threads started meanwhile.
-class AllSignalsBlocked {
- public:
-  AllSignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before_);
-  }
-  ~AllSignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
 
 // Our Store as Gloo wants to see one. Gloo expects exceptions.
 class StoreAdapter final : public gloo::rendezvous::Store {
@@ -147,8 +134,7 @@ absl::StatusOr<std::shared_ptr<GlooLink>> GlooLink::Connect(std::shared_ptr<Stor
   std::shared_ptr<GlooLink> link(new GlooLink(std::move(store), rank, size, options));
   if (absl::Status status = link->ConnectMesh(); !status.ok()) return status;
   link->PostSentinels();
-  AllSignalsBlocked blocked;
-  link->watchdog_ = std::thread([raw = link.get()] { raw->Watch(); });
+  link->watchdog_ = StartThread([raw = link.get()] { raw->Watch(); });
   return link;
 }
 
@@ -163,7 +149,7 @@ absl::Status GlooLink::ConnectMesh() {
     gloo::transport::tcp::attr attr;
     attr.hostname = options_.address;
     {
-      AllSignalsBlocked blocked;  // inherited by the device's thread
+      SignalsBlocked blocked;  // inherited by the device's thread
       device_ = gloo::transport::tcp::CreateDevice(attr);
     }
     context_ = std::make_shared<gloo::rendezvous::Context>(rank_, size_);

@@ -13,9 +13,10 @@ namespace sherd {
 //
 // Starts one thread, which blocks all signals. A connection must begin with the secret; one that
 // does not, or that breaks the protocol or a limit, is closed, and nothing else is disturbed. The
-// secret keeps other jobs and strangers apart; it does not encrypt. The protocol is described in
+// secret keeps other jobs and strangers apart; nothing is encrypted. The protocol is described in
 // runtime/comm/README.md.
-// Ownership: clients see kUnavailable once this object is destroyed.
+// Ownership: destroyed when this handle and all of `local()`'s are gone; clients then see
+//   kUnavailable.
 class TcpStoreServer {
  public:
   struct Options {
@@ -23,32 +24,43 @@ class TcpStoreServer {
     std::string address = "127.0.0.1";
     int port = 0;  // 0: any free one
     std::string secret;
+    // Further connections are closed at once. A rank uses about three.
     int max_connections = 4096;
+    // A connection that has not shown the secret by then is closed.
+    absl::Duration secret_timeout = absl::Seconds(10);
+    // How long the destructor waits for clients to close their connections, so that they can still
+    // fetch what was set last.
+    absl::Duration linger;
   };
 
-  // Errors: kUnavailable when the address cannot be listened on, with the system's reason.
+  // Errors: kUnavailable when the address cannot be listened on, with the system's reason;
+  // kInvalidArgument for a secret longer than 256 bytes.
   static absl::StatusOr<std::unique_ptr<TcpStoreServer>> Listen(Options options);
   ~TcpStoreServer();
 
   int port() const;
   // The table itself, for the rank that hosts it: no connection needed.
   std::shared_ptr<Store> local() const;
+  // The address of this host at which a client from another host reached it, "" before that.
+  std::string reached_address() const;
 
  private:
-  struct State;
-  explicit TcpStoreServer(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  class Impl;
+  explicit TcpStoreServer(std::shared_ptr<Impl> impl);
+  std::shared_ptr<Impl> impl_;
 };
 
 // Connects to a TcpStoreServer, trying again while nobody listens.
-// Errors: kDeadlineExceeded; kPermissionDenied when the server knows another secret.
+// Errors: kDeadlineExceeded with the last reason; kPermissionDenied when the server knows another
+//   secret.
 absl::StatusOr<std::shared_ptr<Store>> ConnectTcpStore(const std::string& host, int port,
                                                        const std::string& secret,
                                                        absl::Duration timeout);
 
 // Connects to the store that torchrun's agent serves at MASTER_ADDR:MASTER_PORT, in the dialect of
 // PyTorch up to 2.1 or from 2.2 on, whichever the server speaks.
-// Errors: kDeadlineExceeded, kUnavailable.
+// Errors: kDeadlineExceeded with the last reason.
+// Source: torch/csrc/distributed/c10d/TCPStore*.cpp.
 absl::StatusOr<std::shared_ptr<Store>> ConnectTorchStore(const std::string& host, int port,
                                                          absl::Duration timeout);
 

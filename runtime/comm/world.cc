@@ -1,38 +1,16 @@
 #include "sherd/runtime/comm/world.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "sherd/runtime/comm/arrival.h"
+#include "absl/time/clock.h"
 #include "sherd/runtime/comm/gloo_group.h"
 #include "sherd/runtime/comm/local_group.h"
+#include "sherd/runtime/comm/rendezvous.h"
 
 namespace sherd {
-namespace {
-
-// Which CPUs this process may use.
-struct Affinity {
-  int count = 1;
-  std::string mask;  // as text, equal for equal sets
-};
-
-Affinity ReadAffinity() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return {1, "?"};
-  Affinity affinity{std::max(CPU_COUNT(&set), 1), ""};
-  for (size_t cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &set)) absl::StrAppend(&affinity.mask, cpu, ",");
-  }
-  return affinity;
-}
-
-}  // namespace
-
 struct World::State {
   LaunchInfo launch;
   Device device;
@@ -66,25 +44,66 @@ Mesh World::mesh() const {
   return Mesh(state_->group, state_->store, state_->device, state_->log);
 }
 
+absl::StatusOr<World> World::FromEnvironment(WorldOptions options) {
+  absl::StatusOr<LaunchInfo> launch = ParseLaunch(ProcessEnvironment());
+  if (!launch.ok()) return launch.status();
+  return FromLaunch(*launch, std::move(options));
+}
+
+absl::StatusOr<World> World::FromLaunch(const LaunchInfo& launch, WorldOptions options) {
+  if (launch.size == 1) return FromStore(nullptr, 0, 1, std::move(options));
+  LaunchInfo known = launch;
+  if (!options.address.empty()) known.own_address = options.address;
+  const absl::Time deadline = absl::Now() + options.rendezvous_timeout;
+  absl::StatusOr<internal::Meeting> meeting = internal::Meet(known, options.rendezvous_timeout);
+  if (!meeting.ok()) return meeting.status();
+  known.local_rank = meeting->local_rank;
+  known.local_size = meeting->local_size;
+  options.address = meeting->address;
+  options.rendezvous_timeout = std::max(deadline - absl::Now(), absl::Seconds(1));
+  return Join(meeting->store, known, meeting->cpu_sharers, options);
+}
+
 absl::StatusOr<World> World::FromStore(std::shared_ptr<Store> store, int rank, int size,
                                        WorldOptions options) {
   if (size < 1 || rank < 0 || rank >= size) {
     return absl::InvalidArgumentError(absl::StrCat("there is no rank ", rank, " of ", size));
   }
-  const Affinity affinity = ReadAffinity();
-  int threads = options.threads;
-  if (threads == 0) threads = std::max(affinity.count / size, 1);
-  auto state = std::make_shared<State>();
-  state->launch = {.rank = rank, .size = size, .local_rank = rank, .local_size = size};
-  state->log = options.log;
-  state->device = Device::Cpu({.index = std::max(options.device_index, 0), .threads = threads});
+  if (store == nullptr && size > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(size, " ranks need a store to find each other"));
+  }
   if (store == nullptr) store = MakeMemoryStore();
+  LaunchInfo launch;
+  launch.rank = launch.local_rank = rank;
+  launch.size = launch.local_size = size;
+  return Join(std::move(store), launch, size, options);
+}
+
+absl::StatusOr<World> World::Join(std::shared_ptr<Store> store, const LaunchInfo& launch,
+                                  int cpu_sharers, const WorldOptions& options) {
+  if (options.threads < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("threads is ", options.threads));
+  }
+  const int cpus = internal::UsableCpus();
+  const int share = std::max(cpus / cpu_sharers, 1);
+  auto state = std::make_shared<State>();
+  state->launch = launch;
+  state->log = options.log;
+  const int threads = options.threads == 0 ? share : options.threads;
+  if (threads > share && options.log) {
+    options.log({.level = LogLevel::kWarning,
+                 .rank = launch.rank,
+                 .text = absl::StrCat("this rank computes with ", threads, " threads, but may use ",
+                                      cpus, " CPUs, which ", cpu_sharers, " ranks share; launchers "
+                                      "that bind ranks to cores have an option not to")});
+  }
+  state->device = Device::Cpu({.index = std::max(options.device_index, 0), .threads = threads});
   state->store = MakePrefixStore(store, "user/");
-  if (size == 1) {
+  if (launch.size == 1) {
     state->group = MakeLocalGroup();
   } else {
     absl::StatusOr<std::unique_ptr<ProcessGroup>> group =
-        ConnectGloo(MakePrefixStore(store, "gloo/"), rank, size,
+        ConnectGloo(MakePrefixStore(store, "gloo/"), launch.rank, launch.size,
                     {.device = state->device,
                      .address = options.address.empty() ? "127.0.0.1" : options.address,
                      .connect_timeout = options.rendezvous_timeout,

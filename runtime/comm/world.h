@@ -16,8 +16,8 @@
 namespace sherd {
 
 struct WorldOptions {
-  // Compute threads of this rank. 0: the CPUs this process may use, divided by the ranks that share
-  // them, at least 1. OMP_NUM_THREADS is not read: launchers set it to 1 for others' sake.
+  // Compute threads of this rank. 0: the CPUs this process may use, divided by the ranks of its host
+  // that may use the same ones, at least 1. OMP_NUM_THREADS is not read: torchrun sets it to 1.
   int threads = 0;
   // Index of the CPU device. -1: 0, as each process sees its own.
   int device_index = -1;
@@ -46,8 +46,7 @@ class World {
   //   the ranks that did not arrive; kUnavailable when a connection broke.
   static absl::StatusOr<World> FromEnvironment(WorldOptions options = {});
 
-  // As FromEnvironment, with the answers of a launcher given by the caller. `get` replaces the
-  // environment.
+  // As FromEnvironment, for a caller that knows what the environment would say.
   static absl::StatusOr<World> FromLaunch(const LaunchInfo& launch, WorldOptions options = {});
 
   // Joins ranks that share `store`, which must hold no keys of another world. For ranks that are
@@ -82,6 +81,8 @@ class World {
 
  private:
   struct State;
+  static absl::StatusOr<World> Join(std::shared_ptr<Store> store, const LaunchInfo& launch,
+                                    int cpu_sharers, const WorldOptions& options);
   explicit World(std::shared_ptr<State> state);
   std::shared_ptr<State> state_;
 };

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "sherd/runtime/comm/launch.h"
+#include "sherd/runtime/comm/store.h"
+
+namespace sherd::internal {
+
+// Where the ranks of one launch have met.
+struct Meeting {
+  std::shared_ptr<Store> store;  // of this launch alone: no earlier attempt has written to it
+  std::string address;           // where peers reach this rank
+  int local_rank = 0;
+  int local_size = 1;
+  int cpu_sharers = 1;           // ranks that may use the same CPUs as this one, itself included
+};
+
+// Brings all ranks of a launch of several together in a store that rank 0 serves.
+//
+// The others learn its port and secret from torchrun's agent store, from a file only this user can
+// write (all ranks on one host), or know them: MASTER_ADDR, MASTER_PORT and a secret. Whoever finds
+// the store of an earlier attempt is refused there and looks again.
+// COLLECTIVE.
+// Errors: kDeadlineExceeded naming the ranks that did not arrive; kFailedPrecondition when nothing
+//   tells ranks on several hosts where to meet.
+absl::StatusOr<Meeting> Meet(const LaunchInfo& launch, absl::Duration timeout);
+
+// How many CPUs this process may use.
+int UsableCpus();
+
+}  // namespace sherd::internal
