@@ -8,8 +8,8 @@ namespace sherd {
 
 // Base of objects owned by `Ref<T>` handles: an intrusive, atomic reference count.
 //
-// Instead of std::shared_ptr where handles are many and small: one pointer each, and a handle can be
-// made from a plain pointer to the object at any time.
+// Instead of std::shared_ptr where handles are many and small: one pointer each, and a handle can
+// be made from a plain pointer to the object at any time.
 class RefCounted {
  public:
   RefCounted() = default;
@@ -48,6 +48,7 @@ class Ref {
   T* get() const { return object_; }
   T* operator->() const { return object_; }
   T& operator*() const { return *object_; }
+  // Whether there is an object.
   explicit operator bool() const { return object_ != nullptr; }
   // Whether both own the same object.
   friend bool operator==(const Ref& a, const Ref& b) { return a.object_ == b.object_; }
@@ -59,6 +60,8 @@ class Ref {
   }
 
  private:
+  // Order matters only when the count falls: all writes through other handles come before the
+  // delete.
   void Acquire() {
     if (object_ != nullptr) object_->count_.fetch_add(1, std::memory_order_relaxed);
   }

@@ -20,6 +20,7 @@ class ThreadPool {
  public:
   // Starts threads - 1 of them, with signals blocked as by StartThread. REQUIRES: threads >= 1.
   explicit ThreadPool(int threads);
+  // REQUIRES: no loop is running.
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -35,6 +36,7 @@ class ThreadPool {
 
  private:
   void WorkerLoop(int worker);
+  // Runs the part of the loop that belongs to one of threads_, always the same for equal loops.
   void RunShare(int worker);
 
   const int threads_;
@@ -42,8 +44,8 @@ class ThreadPool {
   std::mutex mutex_;
   std::condition_variable start_;
   std::condition_variable done_;
-  uint64_t generation_ = 0;
-  int pending_ = 0;
+  uint64_t generation_ = 0;  // how many loops there were: what wakes a worker
+  int pending_ = 0;          // workers that have not ended their part
   bool stop_ = false;
   std::atomic<bool> busy_ = false;  // a loop has the workers
   int64_t n_ = 0;

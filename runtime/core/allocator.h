@@ -85,6 +85,7 @@ class CachingAllocator {
   };
   using FreeRanges = std::map<int64_t, FreeRange>;  // by offset
 
+  // Adds a free range, merged with its neighbours.
   void Insert(int64_t offset, FreeRange range);
   FreeRange Remove(FreeRanges::iterator range);
   // Takes the offset of a block of exactly `size`, or returns -1.

@@ -6,7 +6,8 @@
 
 namespace sherd {
 
-// Element types of a Tensor. f64 exists on CPU, for proofs.
+// Element types of a Tensor. f64 exists on CPU, for proofs. Integers are token ids, labels and
+// positions; no op computes gradients for them.
 enum class DType : uint8_t { kF32, kF64, kBF16, kI32, kI64 };
 
 // Bytes of one element.
@@ -19,7 +20,7 @@ constexpr bool IsFloating(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kBF16;
 }
 
-// "f32", "bf16", ...
+// "f32", "bf16", ...: as messages and files name it.
 constexpr std::string_view NameOf(DType dtype) {
   constexpr std::string_view kNames[] = {"f32", "f64", "bf16", "i32", "i64"};
   return kNames[static_cast<int>(dtype)];
@@ -27,12 +28,15 @@ constexpr std::string_view NameOf(DType dtype) {
 
 // A brain float: the upper half of an f32.
 //
-// Storage only: arithmetic converts to float, and back once at the end. Conversion from float rounds
-// to nearest, ties to even; overflow becomes infinity, NaN stays NaN and keeps its sign.
+// Storage only: arithmetic converts to float, and back once at the end. Conversion from float
+// rounds to nearest, ties to even; overflow becomes infinity, NaN stays NaN and keeps its sign.
 struct BFloat16 {
-  uint16_t bits = 0;
+  uint16_t bits = 0;  // sign, 8 bits of exponent, 7 of fraction
 
+  // Zero.
   BFloat16() = default;
+  // The nearest value. Adding half of the last place, less one for an even one, carries where it
+  // must; a NaN keeps its quiet bit so that cutting it does not leave an infinity.
   explicit BFloat16(float value) {
     const uint32_t u = std::bit_cast<uint32_t>(value);
     const bool is_nan = (u & 0x7fffffffu) > 0x7f800000u;

@@ -10,9 +10,9 @@ namespace sherd {
 
 // Philox4x32-10: four random words from a 64-bit key and a 128-bit counter, without state.
 //
-// Equal arguments give equal words on every machine and in every order of calls, which is what makes
-// recomputation and resharding exact.
-// Source: Salmon et al. 2011, "Parallel Random Numbers: As Easy as 1, 2, 3".
+// Equal arguments give equal words on every machine and in every order of calls, which is what
+// makes recomputation and resharding exact. Source: Salmon et al. 2011, "Parallel Random Numbers:
+// As Easy as 1, 2, 3".
 constexpr std::array<uint32_t, 4> Philox4x32(uint64_t key, uint64_t counter_low,
                                              uint64_t counter_high) {
   std::array<uint32_t, 4> c = {
@@ -40,7 +40,8 @@ constexpr uint64_t Mix64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Folds `value` into a running hash; the order of calls matters.
+// Folds `value` into a running hash; the order of calls matters. Keys of random streams are chains
+// of these: seed, purpose, step, path.
 constexpr uint64_t Mix64(uint64_t hash, uint64_t value) { return Mix64(hash ^ Mix64(value)); }
 
 // A hash of a name, the same on every machine: FNV-1a, then mixed, since keys need all their bits.

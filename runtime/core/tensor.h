@@ -66,7 +66,8 @@ class Tensor {
   // merged where they lie one after another. Errors: kInvalidArgument if counts differ or no view
   // exists.
   Tensor Reshape(const Shape& shape) const;
-  // Elements [begin, end) of dimension `dim`, as a view. Errors: kInvalidArgument for a range outside.
+  // Elements [begin, end) of dimension `dim`, as a view. Errors: kInvalidArgument for a range
+  // outside.
   Tensor Slice(int dim, int64_t begin, int64_t end) const;
   // A host copy, in row-major order whatever the strides. Errors: kInternal when T does not match.
   template <typename T>
