@@ -1,0 +1,184 @@
+// Trains a Llama-style language model on bytes of text, sharded over the ranks of a launch.
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "llm/bigram.h"
+#include "llm/escape.h"
+#include "llm/metrics.h"
+#include "llm/options.h"
+#include "llm/progress.h"
+#include "llm/report.h"
+#include "llm/summary.h"
+#include "llm/text_data.h"
+#include "llm/training.h"
+#include "sherd/runtime/base/error.h"
+#include "sherd/runtime/comm/launch.h"
+#include "sherd/runtime/comm/world.h"
+
+namespace llm {
+namespace {
+
+constexpr int kFailure = 1;
+constexpr int kUsage = 2;
+
+// Writes a message to stderr, in one piece since all ranks share it.
+void Complain(const sherd::LaunchInfo& launch, const std::string& text) {
+  const std::string who = launch.size > 1 ? absl::StrCat(" rank ", launch.rank) : "";
+  const std::string line = absl::StrCat("train", who, ": ", text, "\n");
+  std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+// What every rank finds out alike needs to be said once.
+int Fail(const sherd::LaunchInfo& launch, const absl::Status& status, int code) {
+  if (launch.rank == 0) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "train: %s\n", std::string(status.message()).c_str());
+  }
+  return code;
+}
+
+// OK if `status` is OK on all ranks, else that of the first rank where it is not, the same on all.
+// COLLECTIVE.
+absl::Status AgreeOn(sherd::World& world, const absl::Status& status) {
+  static constexpr char kKey[] = "llm/failure/";
+  std::vector<int64_t> failed(static_cast<size_t>(world.size()), 0);
+  if (!status.ok()) {
+    failed[static_cast<size_t>(world.rank())] = static_cast<int64_t>(status.code());
+    sherd::ThrowIfError(world.store().Set(absl::StrCat(kKey, world.rank()),
+                                          std::string(status.message())));
+  }
+  world.group().AllReduce(failed.data(), world.size(), sherd::DType::kI64, {.op = "agree"});
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (failed[static_cast<size_t>(rank)] == 0) continue;
+    const absl::StatusOr<std::string> text =
+        world.store().Get(absl::StrCat(kKey, rank), absl::Seconds(10));
+    sherd::ThrowIfError(text.status());
+    return absl::Status(static_cast<absl::StatusCode>(failed[static_cast<size_t>(rank)]),
+                        rank == 0 ? *text : absl::StrCat("rank ", rank, ": ", *text));
+  }
+  return absl::OkStatus();
+}
+
+// What rank 0 shows and writes during a run and at its end; the other ranks do neither.
+class Output {
+ public:
+  // Makes the folder and metrics.jsonl. Errors: as MetricsWriter::Create.
+  absl::Status Open(const Options& options) {
+    absl::StatusOr<std::unique_ptr<MetricsWriter>> metrics = MetricsWriter::Create(options.out);
+    if (!metrics.ok()) return metrics.status();
+    metrics_ = *std::move(metrics);
+    progress_.emplace(stdout, isatty(STDOUT_FILENO) == 1, options.steps, options.log_every);
+    return absl::OkStatus();
+  }
+
+  absl::Status Add(const StepRecord& record) {
+    steps_.push_back(record);
+    progress_->Show(record);
+    return metrics_->Write(record);
+  }
+
+  // Writes the report and prints the last lines, which scripts read.
+  absl::Status Close(const Options& o, const sherd::LaunchInfo& launch, const TextData& text,
+                     const TrainingResult& result) {
+    progress_.reset();
+    const double bigram = Bigram(text.train).MeanLoss(text.validation, result.validation, o.seq);
+    if (!result.sample.empty()) {
+      const std::string prompt = o.prompt == "\n" ? "" : o.prompt;
+      std::printf("\n%s\n", ValidUtf8(prompt + result.sample).c_str());
+    }
+    const std::string path = o.out + "/report.html";
+    const absl::Status written =
+        WriteReport(path, MakeReport(o, launch, text, result, std::move(steps_), bigram));
+    if (!written.ok()) return written;
+    std::printf("\nvalidation loss %.4f nats per byte\nbyte bigram     %.4f nats per byte, fitted on "
+                "the same text\nreport          %s\n",
+                result.validation_loss, bigram, path.c_str());
+    std::fflush(stdout);
+    return absl::OkStatus();
+  }
+
+ private:
+  std::unique_ptr<MetricsWriter> metrics_;
+  std::optional<Progress> progress_;
+  std::vector<StepRecord> steps_;
+};
+
+// All that needs every rank. Returns what all ranks agree on; throws what one of them met alone.
+absl::Status Run(const Options& options, const sherd::LaunchInfo& launch, sherd::World& world) {
+  const bool speaks = world.rank() == 0;
+  const absl::StatusOr<TextData> text = ReadText(options.data, options.seq);
+  if (absl::Status status = AgreeOn(world, text.status()); !status.ok()) return status;
+  Output output;
+  const absl::Status opened = speaks ? output.Open(options) : absl::OkStatus();
+  if (absl::Status status = AgreeOn(world, opened); !status.ok()) return status;
+  if (speaks) {
+    std::printf("%s\n", Announcement(options, launch, *text).c_str());
+    std::fflush(stdout);
+  }
+  std::function<absl::Status(const StepRecord&)> on_step;
+  if (speaks) on_step = [&](const StepRecord& record) { return output.Add(record); };
+  const absl::StatusOr<TrainingResult> result = TrainModel(options, world, *text, on_step);
+  if (!result.ok()) return result.status();
+  const absl::Status closed =
+      speaks ? output.Close(options, launch, *text, *result) : absl::OkStatus();
+  return AgreeOn(world, closed);
+}
+
+int Main(std::span<const char* const> arguments) {
+  const absl::StatusOr<sherd::LaunchInfo> launch =
+      sherd::ParseLaunch(sherd::ProcessEnvironment());
+  if (!launch.ok()) return Fail({}, launch.status(), kUsage);
+  // A rank whose launcher was killed would hold its memory and wait for peers that are gone.
+  if (launch->launcher != sherd::Launcher::kNone) prctl(PR_SET_PDEATHSIG, SIGTERM);
+
+  const absl::StatusOr<Options> options = ParseOptions(arguments.subspan(1));
+  if (!options.ok()) return Fail(*launch, options.status(), kUsage);
+  if (options->help) {
+    if (launch->rank == 0) std::fputs(HelpText("sherd_train_llm").c_str(), stdout);
+    return 0;
+  }
+  if (absl::Status fits = CheckBatch(*options, launch->size); !fits.ok()) {
+    return Fail(*launch, fits, kUsage);
+  }
+  try {
+    absl::StatusOr<sherd::World> world =
+        sherd::World::FromLaunch(*launch, {.threads = static_cast<int>(options->threads),
+                                           .rendezvous_timeout = options->timeout,
+                                           .collective_timeout = options->timeout,
+                                           .log = sherd::StderrLogSink()});
+    if (!world.ok()) {
+      Complain(*launch, std::string(world.status().message()));
+      return kFailure;
+    }
+    if (absl::Status status = Run(*options, *launch, *world); !status.ok()) {
+      return Fail(*launch, status, kFailure);
+    }
+    if (absl::Status left = world->Finish(); !left.ok()) {
+      Complain(*launch, std::string(left.message()));
+      return kFailure;
+    }
+  } catch (const sherd::Error& error) {
+    std::fflush(stdout);
+    Complain(*launch, error.what());
+    return kFailure;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace llm
+
+int main(int argc, char** argv) {
+  return llm::Main(std::span<const char* const>(argv, static_cast<size_t>(argc)));
+}
