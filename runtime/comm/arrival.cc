@@ -39,8 +39,9 @@ absl::Status AwaitArrival(Store& store, const std::string& name, int rank, int s
   }
   if (missing.empty()) return Outcome(store.CompareSet(verdict, "", "1"));  // the last came just now
   return Outcome(store.CompareSet(
-      verdict, "", absl::StrCat(RankList(missing), " of ", size, " did not arrive within ",
-                                absl::FormatDuration(timeout))));
+      verdict, "",
+      absl::StrCat(RankList(missing), " of ", size, " did not arrive within ",
+                   absl::FormatDuration(absl::Ceil(timeout, absl::Milliseconds(100))))));
 }
 
 }  // namespace sherd::internal

@@ -456,24 +456,14 @@ bool GlooLink::ConsultStore() {
     return false;
   }
   if (!published->has_value()) return false;
-  // "<code> <rank>\n<message>"
+  // "<code>\n<message>"
   const std::string& text = **published;
-  const size_t space = text.find(' ');
   const size_t line = text.find('\n');
   int code = 0;
-  int origin = 0;
-  if (space == std::string::npos || line == std::string::npos || line < space ||
-      !absl::SimpleAtoi(text.substr(0, space), &code) ||
-      !absl::SimpleAtoi(text.substr(space + 1, line - space - 1), &origin)) {
-    return false;
-  }
-  const auto status_code = static_cast<absl::StatusCode>(code);
-  std::string message = text.substr(line + 1);
-  if (status_code != absl::StatusCode::kAborted) {
-    message = absl::StrCat("rank ", origin, " reports: ", message);
-  }
+  if (line == std::string::npos || !absl::SimpleAtoi(text.substr(0, line), &code)) return false;
   std::lock_guard<std::mutex> lock(mutex_);
-  FailLocked(absl::Status(status_code, message), /*publish=*/false);
+  FailLocked(absl::Status(static_cast<absl::StatusCode>(code), text.substr(line + 1)),
+             /*publish=*/false);
   return true;
 }
 
@@ -482,7 +472,7 @@ void GlooLink::Publish(const absl::Status& status) {
   std::string message(status.message());
   message.resize(std::min<size_t>(message.size(), 64 * 1024));
   static_cast<void>(store_->CompareSet(
-      kFailureKey, "", absl::StrCat(static_cast<int>(status.code()), " ", rank_, "\n", message)));
+      kFailureKey, "", absl::StrCat(static_cast<int>(status.code()), "\n", message)));
 }
 
 }  // namespace sherd::internal

@@ -153,7 +153,7 @@ TEST(CommDeadline, NamesTheRanksThatDidNotCall) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1500));
       const Error error = Thrown([&] { w.group().Barrier(); });
       EXPECT_EQ(error.code(), absl::StatusCode::kDeadlineExceeded);
-      ExpectHas(error, {"reports", "ranks 1, 3 of 4 did not call it"});
+      ExpectHas(error, {"on rank", "ranks 1, 3 of 4 did not call it"});
       return;
     }
     std::vector<float> data(4);
