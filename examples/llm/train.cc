@@ -74,11 +74,15 @@ absl::Status AgreeOn(sherd::World& world, const absl::Status& status) {
 class Output {
  public:
   // Makes the folder and metrics.jsonl. Errors: as MetricsWriter::Create.
-  absl::Status Open(const Options& options) {
+  absl::Status Open(const Options& options, const sherd::LaunchInfo& launch) {
     absl::StatusOr<std::unique_ptr<MetricsWriter>> metrics = MetricsWriter::Create(options.out);
     if (!metrics.ok()) return metrics.status();
     metrics_ = *std::move(metrics);
-    progress_.emplace(stdout, isatty(STDOUT_FILENO) == 1, options.steps, options.log_every);
+    // MPI's launchers give ranks a terminal of their own even when they write to a file themselves.
+    const bool direct = launch.launcher == sherd::Launcher::kNone ||
+                        launch.launcher == sherd::Launcher::kTorchrun;
+    progress_.emplace(stdout, direct && isatty(STDOUT_FILENO) == 1, options.steps,
+                      options.log_every);
     return absl::OkStatus();
   }
 
@@ -120,7 +124,7 @@ absl::Status Run(const Options& options, const sherd::LaunchInfo& launch, sherd:
   const absl::StatusOr<TextData> text = ReadText(options.data, options.seq);
   if (absl::Status status = AgreeOn(world, text.status()); !status.ok()) return status;
   Output output;
-  const absl::Status opened = speaks ? output.Open(options) : absl::OkStatus();
+  const absl::Status opened = speaks ? output.Open(options, launch) : absl::OkStatus();
   if (absl::Status status = AgreeOn(world, opened); !status.ok()) return status;
   if (speaks) {
     std::printf("%s\n", Announcement(options, launch, *text).c_str());
