@@ -23,7 +23,7 @@ namespace {
 
 constexpr absl::Duration kRetry = absl::Milliseconds(50);
 // One attempt to reach rank 0's store, before the notice that led there is read again.
-constexpr absl::Duration kAttempt = absl::Seconds(2);
+constexpr absl::Duration kAttempt = absl::Seconds(1);
 // Lets ranks that fail or leave read the last words.
 constexpr absl::Duration kLinger = absl::Seconds(2);
 

@@ -1,3 +1,6 @@
 foreach(test comm_group_test comm_failure_test)
   sherd_test(${test} LIBS sherd::comm sherd_test_support LABELS tsan asan)
 endforeach()
+foreach(test comm_store_test comm_launch_test)
+  sherd_test(${test} SOURCES ${test}.cc fake_torch_store.cc LIBS sherd::comm LABELS tsan asan)
+endforeach()
