@@ -1,5 +1,9 @@
 #include "sherd/runtime/cpu/isa.h"
 
+#ifdef SHERD_KERNELS_X86
+#include <cpuid.h>
+#endif
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -63,6 +67,20 @@ void SetIsa(const Device& device, Isa isa) {
   SHERD_CHECK(std::find(available.begin(), available.end(), isa) != available.end(),
               "an instruction set was chosen that is not available");
   device.Slot<IsaSlot>().isa.store(isa, std::memory_order_relaxed);
+}
+
+bool Bf16DotIsFast() {
+#ifdef SHERD_KERNELS_X86
+  static const bool fast = [] {
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx)) return true;
+    constexpr unsigned kAmxBf16 = 1u << 22, kAvx512Fp16 = 1u << 23;
+    return !__builtin_cpu_is("intel") || !(edx & kAvx512Fp16) || (edx & kAmxBf16);
+  }();
+  return fast;
+#else
+  return true;
+#endif
 }
 
 }  // namespace sherd::cpu

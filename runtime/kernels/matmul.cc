@@ -1,5 +1,6 @@
 #include "sherd/runtime/kernels/matmul.h"
 
+#include "sherd/runtime/cpu/isa.h"
 #include "sherd/runtime/kernels/elementwise.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/onednn_matmul.h"
@@ -81,7 +82,7 @@ void Matmul(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b
   const internal::GemmLoops& loops = *internal::LoopsOf(out.device()).gemm;
   if (dtype == DType::kF64) {
     OwnMatmul(p, loops.f64);
-  } else if (!internal::OneDnnMatmul(p)) {
+  } else if ((dtype == DType::kBF16 && !cpu::Bf16DotIsFast()) || !internal::OneDnnMatmul(p)) {
     SHERD_CHECK(dtype == DType::kBF16, "oneDNN has no f32 matmul");
     OwnMatmul(p, out.dtype() == DType::kF32 ? loops.bf16_to_f32 : loops.bf16);
   }

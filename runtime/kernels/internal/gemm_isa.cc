@@ -5,22 +5,39 @@
 namespace sherd::kernels::SHERD_ISA {
 namespace {
 
-constexpr int64_t kBlockM = 128;
+constexpr int64_t kBlockM = 384;
 constexpr int64_t kBlockN = 64;
-constexpr int64_t kBlockK = 256;
+constexpr int64_t kBlockK = 128;  // of 64 columns of b, which then fit the nearest cache in f32
 
 // Unpacks a block so that its columns are adjacent, with zeros behind them.
 template <typename T, typename C>
 void Pack(const T* from, int64_t row, int64_t col, int64_t rows, int64_t cols, int64_t padded_cols,
           C* to) {
-  for (int64_t r = 0; r < rows; ++r) {
-    C* const line = to + r * padded_cols;
-    if (col == 1) {
-      SHERD_SIMD for (int64_t c = 0; c < cols; ++c) line[c] = Widen(from[r * row + c]);
-    } else {
-      for (int64_t c = 0; c < cols; ++c) line[c] = Widen(from[r * row + c * col]);
+  // Adjacent rows or columns of a few lines at a time: they stay in the nearest cache.
+  constexpr int64_t kLines = 16;
+  if (col == 1) {
+    for (int64_t r = 0; r < rows; ++r) {
+      C* const line = to + r * padded_cols;
+      const T* const x = from + r * row;
+      SHERD_SIMD for (int64_t c = 0; c < cols; ++c) line[c] = Widen(x[c]);
     }
-    for (int64_t c = cols; c < padded_cols; ++c) line[c] = C(0);
+  } else {
+    for (int64_t c = 0; c < cols; c += kLines) {
+      const int64_t n = Min(kLines, cols - c);
+      for (int64_t r = 0; r < rows; ++r) {
+        C* const line = to + r * padded_cols + c;
+        const T* const x = from + r * row + c * col;
+        if (n == kLines) {
+#pragma GCC unroll 16
+          for (int64_t i = 0; i < kLines; ++i) line[i] = Widen(x[i * col]);
+        } else {
+          for (int64_t i = 0; i < n; ++i) line[i] = Widen(x[i * col]);
+        }
+      }
+    }
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = cols; c < padded_cols; ++c) to[r * padded_cols + c] = C(0);
   }
 }
 
@@ -38,11 +55,16 @@ void Gemm(const internal::GemmArgs& args) {
   for (int64_t k0 = 0; k0 < args.k; k0 += kBlockK) {
     const int64_t k = Min(kBlockK, args.k - k0);
     Pack(b + k0 * args.b_row, args.b_row, args.b_col, k, args.n, n, packed_b);
+    // Panel a keeps the order it has in memory, so that unpacking it reads and writes along lines.
+    const T* const panel = a + k0 * args.a_col;
     Strided<C> block_a = {packed_a, k, 1};
-    if constexpr (sizeof(T) == sizeof(C)) {
-      block_a = {a + k0 * args.a_col, args.a_row, args.a_col};
+    if (sizeof(T) == sizeof(C)) {
+      block_a = {reinterpret_cast<const C*>(panel), args.a_row, args.a_col};
+    } else if (args.a_row == 1) {
+      block_a = {packed_a, 1, args.m};
+      Pack(panel, args.a_col, 1, k, args.m, args.m, packed_a);
     } else {
-      Pack(a + k0 * args.a_col, args.a_row, args.a_col, args.m, k, k, packed_a);
+      Pack(panel, args.a_row, args.a_col, args.m, k, k, packed_a);
     }
     SmallGemm(args.m, n, k, block_a, static_cast<const C*>(packed_b), n, sum, n, k0 > 0);
   }

@@ -44,28 +44,38 @@ SHERD_INLINE void MicroTile(int64_t k, Strided<C> a, const C* b, int64_t b_row, 
   }
 }
 
+// Rows and vectors of a tile: as many sums as the registers hold beside one row of b.
+inline constexpr int kTileRows = SHERD_VECTOR_BYTES == 64 ? 4 : 6;
+inline constexpr int kTileVectors = SHERD_VECTOR_BYTES == 64 ? 4 : 2;
+
 template <int kVectors, typename C>
 SHERD_INLINE void MicroColumn(int64_t m, int64_t k, Strided<C> a, const C* b, int64_t b_row, C* c,
                               int64_t c_row, bool add) {
+  const auto rows = [&]<int kRows>(int64_t i) {
+    MicroTile<kRows, kVectors>(k, {a.data + i * a.row, a.row, a.col}, b, b_row, c + i * c_row,
+                               c_row, add);
+  };
   int64_t i = 0;
-  for (; i + 4 <= m; i += 4) {
-    MicroTile<4, kVectors>(k, {a.data + i * a.row, a.row, a.col}, b, b_row, c + i * c_row, c_row,
-                           add);
+  for (; i + kTileRows <= m; i += kTileRows) rows.template operator()<kTileRows>(i);
+  if (i + 4 <= m) {
+    rows.template operator()<4>(i);
+    i += 4;
   }
-  for (; i < m; ++i) {
-    MicroTile<1, kVectors>(k, {a.data + i * a.row, a.row, a.col}, b, b_row, c + i * c_row, c_row,
-                           add);
+  if (i + 2 <= m) {
+    rows.template operator()<2>(i);
+    i += 2;
   }
+  if (i < m) rows.template operator()<1>(i);
 }
 
 // c [m, n] (+)= a [m, k] b [k, n], rows of b and c adjacent in n. REQUIRES: n a multiple of kLanes.
 template <typename C>
 static void SmallGemm(int64_t m, int64_t n, int64_t k, Strided<C> a, const C* b, int64_t b_row,
                       C* c, int64_t c_row, bool add) {
-  constexpr int64_t kWide = (SHERD_VECTOR_BYTES == 64 ? 4 : 2) * kLanes<C>;
+  constexpr int64_t kWide = kTileVectors * kLanes<C>;
   int64_t j = 0;
   for (; j + kWide <= n; j += kWide) {
-    MicroColumn<kWide / kLanes<C>>(m, k, a, b + j, b_row, c + j, c_row, add);
+    MicroColumn<kTileVectors>(m, k, a, b + j, b_row, c + j, c_row, add);
   }
   for (; j < n; j += kLanes<C>) MicroColumn<1>(m, k, a, b + j, b_row, c + j, c_row, add);
 }
