@@ -56,21 +56,23 @@ stage_end() {
 # note <pass|fail|skip> <name> [reason]
 note() { printf '%s\t%s\t%s\t%s\t%s\n' "$1" "$stage" '' "$2" "${3:-}" >> "$tally"; }
 
-# compile <folder> <target> <cmake options...>: configures and builds, which counts as one test.
+# compile <folder> <targets> <cmake options...>: configures and builds, which counts as one test.
 compile() {
-  local folder=$1 target=$2
+  local folder=$1 targets=$2
   shift 2
+  mkdir -p "$folder"
   if ! cmake -S "$root" -B "$folder" -G Ninja -DSHERD_WARNINGS_AS_ERRORS=ON \
-    -DCMAKE_EXPORT_COMPILE_COMMANDS=ON "$@" > "$folder.configure.log" 2>&1; then
-    cat "$folder.configure.log"
+    -DCMAKE_EXPORT_COMPILE_COMMANDS=ON "$@" > "$folder/configure.log" 2>&1; then
+    cat "$folder/configure.log"
     note fail "configure" 'cmake failed'
     return 1
   fi
-  grep -E '^-- sherd|Warning' -A2 "$folder.configure.log" | grep -v '^--$'
-  if ninja -C "$folder" -k 0 -j "$jobs" "$target" > "$folder.build.log" 2>&1; then
+  grep -E '^-- sherd|Warning' -A2 "$folder/configure.log" | grep -v '^--$'
+  # shellcheck disable=SC2086
+  if ninja -C "$folder" -k 0 -j "$jobs" $targets > "$folder/build.log" 2>&1; then
     note pass "build"
   else
-    grep -v '^\[[0-9/]*\] \(Building\|Linking\)' "$folder.build.log" | tail -n 200
+    grep -v '^\[[0-9/]*\] \(Building\|Linking\)' "$folder/build.log" | tail -n 200
     note fail "build" 'see above'
   fi
 }
@@ -104,7 +106,7 @@ case $label in
   asan) sanitized asan address,undefined ;;
   '')
     stage_begin build
-    compile "$build" all -DCMAKE_BUILD_TYPE=Release
+    compile "$build" "all sherd_bench" -DCMAKE_BUILD_TYPE=Release
     stage_end
     for part in lint tests install; do
       stage_begin $part

@@ -4,10 +4,12 @@
     lint.py format  ROOT [--fix]          clang-format 14 on every C++ file
     lint.py headers ROOT BUILD            each public header compiles alone, without exceptions
     lint.py tidy    ROOT BUILD [--all]    clang-tidy on the files that changed, or on all
+    lint.py targets ROOT BUILD            each source, of tests too, belongs to a target of the build
     lint.py scripts ROOT                  shell and Python files parse
 """
 
 import concurrent.futures
+import json
 import os
 import re
 import shutil
@@ -137,6 +139,16 @@ def check_tidy(root, build, everything=False):
     return verdict("clang_tidy", sorted(found))
 
 
+def check_targets(root, build):
+    tree = Tree(root)
+    with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as file:
+        compiled = {os.path.relpath(os.path.normpath(entry["file"]), tree.root) for entry in json.load(file)}
+    # What is compiled instead of what depends on the machine; the consumer is a project of its own.
+    exempt = ("runtime/cuda/", "runtime/comm/nccl", "tests/install/")
+    sources = [n for n in tree.code(*LAYERS, "tests", "examples") if n.endswith(".cc") and not n.startswith(exempt)]
+    return verdict("sources_in_targets", [(n, "is in no target") for n in sources if n not in compiled])
+
+
 def check_scripts(root):
     files = Tree(root).files
     def broken(name):
@@ -162,7 +174,8 @@ def main():
     if part == "tidy":
         everything = "--all" in flags or bool(os.environ.get("SHERD_TEST_FULL"))
         return 0 if check_tidy(*arguments, everything) else 1
-    return 0 if {"text": check_text, "headers": check_headers, "scripts": check_scripts}[part](*arguments) else 1
+    parts = {"text": check_text, "headers": check_headers, "scripts": check_scripts, "targets": check_targets}
+    return 0 if parts[part](*arguments) else 1
 
 
 if __name__ == "__main__":

@@ -178,18 +178,6 @@ def file_length(tree):
 
 
 @rule
-def tests_in_targets(tree):
-    for name in tree.files:
-        if not (name.startswith("tests/") and name.endswith("_test.cc")):
-            continue
-        folder, stem = os.path.dirname(name), os.path.basename(name)[:-len(".cc")]
-        lists = [n for n in tree.files if os.path.dirname(n) == folder and n.endswith((".cmake", "CMakeLists.txt"))]
-        lines = [line.split("#")[0] for n in lists for line in tree.text(n).split("\n")]
-        if not any(re.search(r"(?<!\w)%s(?!\w)" % stem, line) for line in lines):
-            yield name, "is in no target of " + folder + "/CMakeLists.txt"
-
-
-@rule
 def headers_are_used(tree):
     users = {}
     for name in tree.code():
@@ -245,18 +233,6 @@ def build_files(tree):
             for pattern, why in bad:
                 for match in re.finditer(pattern, text):
                     yield "%s:%d" % (name, text.count("\n", 0, match.start()) + 1), why
-
-
-@rule
-def layer_sources_in_targets(tree):
-    lists = "\n".join(re.sub(r"#[^\n]*", "", tree.text(n)) for n in tree.files
-                      if n.split("/")[0] in LAYERS and n.endswith((".cmake", "CMakeLists.txt")))
-    for name in tree.code(*LAYERS):
-        stem, kind = os.path.splitext(os.path.basename(name))
-        # <name>_isa.cc is compiled once per instruction set, from a list of the names alone.
-        wanted = re.escape(stem[:-len("_isa")]) if stem.endswith("_isa") else re.escape(stem + kind)
-        if kind in (".cc", ".cu") and not re.search(r"(?<!\w)%s(?!\w)" % wanted, lists):
-            yield name, "is compiled by no target"
 
 
 @rule
