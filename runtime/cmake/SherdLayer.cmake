@@ -15,6 +15,9 @@ add_library(sherd_compile_options INTERFACE)
 target_compile_features(sherd_compile_options INTERFACE cxx_std_20)
 target_compile_options(sherd_compile_options INTERFACE
   -Wall -Wextra -Wno-missing-field-initializers $<$<BOOL:${SHERD_WARNINGS_AS_ERRORS}>:-Werror>)
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  target_compile_options(sherd_compile_options INTERFACE -Wno-restrict)  # GCC bug 105651: "x" + std::string
+endif()
 if(SHERD_SANITIZE)
   target_compile_options(sherd_compile_options INTERFACE
     -fsanitize=${SHERD_SANITIZE} -fno-sanitize-recover=all -g -fno-omit-frame-pointer)

@@ -33,10 +33,13 @@ case $way in
     options+=("-DCMAKE_PREFIX_PATH=$here/prefix")
     ;;
   shared)
-    step 'configure shared libraries' cmake -S "$source" -B "$here/shared" "${options[@]}" -DBUILD_SHARED_LIBS=ON \
-      -DSHERD_BUILD_TESTS=OFF -DSHERD_BUILD_EXAMPLES=OFF
-    step 'build shared libraries' cmake --build "$here/shared"
-    step 'install shared libraries' cmake --install "$here/shared" --prefix "$here/prefix"
+    # As part of the consumer, so that the objects are those of the other ways and ccache has them.
+    step 'configure shared libraries' cmake -S "$here/consumer" -B "$here/build" "${options[@]}" \
+      "-DSHERD_SOURCE=$source" -DBUILD_SHARED_LIBS=ON -DSHERD_INSTALL=ON
+    step 'build shared libraries' cmake --build "$here/build"
+    step 'run with shared libraries' "$here/build/consumer"
+    step 'install shared libraries' cmake --install "$here/build" --prefix "$here/prefix"
+    rm -rf "$here/build"
     options+=("-DCMAKE_PREFIX_PATH=$here/prefix")
     ;;
   subdirectory) options+=("-DSHERD_SOURCE=$source") ;;
