@@ -41,7 +41,8 @@ class Variable {
   Variable() = default;
   // A constant.
   Variable(Tensor value) : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor)
-  // A variable whose gradient the caller wants; grad() has it after a backward.
+  // A variable whose gradient the caller wants; grad() has it after a backward. Errors: kInvalidArgument for
+  // an undefined tensor or one of integers.
   static Variable Leaf(Tensor value);
 
   bool defined() const { return value_.defined(); }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <vector>
 
 #include "sherd/autograd/apply.h"
 #include "sherd/runtime/kernels/cross_entropy.h"
@@ -46,8 +47,13 @@ class CrossEntropyOp final : public Op {
 
 template <typename T>
 int64_t CountLabels(const Tensor& labels, int64_t ignore_index) {
+  const auto counts = [&](T label) { return label != ignore_index; };
+  if (!labels.is_contiguous()) {
+    const std::vector<T> copy = labels.ToHost<T>();
+    return std::count_if(copy.begin(), copy.end(), counts);
+  }
   const T* data = labels.data<T>();
-  return std::count_if(data, data + labels.numel(), [&](T label) { return label != ignore_index; });
+  return std::count_if(data, data + labels.numel(), counts);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "sherd/autograd/call.h"
 #include "sherd/autograd/variable.h"
 
 namespace sherd {
@@ -14,5 +15,8 @@ struct LossSum {
   Variable value;     // [1], f64
   int64_t items = 0;  // labelled tokens, samples, ...: what the loss's Count says
 };
+
+// Lets checkpointed functions return a loss.
+inline void VisitVariables(LossSum& loss, const VariableVisitor& visit) { visit(loss.value); }
 
 }  // namespace sherd
