@@ -49,13 +49,13 @@ void CheckInputs(std::span<const Variable> inputs, const Recorder* recorder) {
 // Notes in a checkpointed first pass what the region reads from outside.
 void NoteInputs(internal::RegionNotes& notes, std::span<const Variable> inputs, uint64_t first_birth) {
   for (const Variable& input : inputs) {
-    if (!input.requires_grad()) continue;
+    if (!input.ident()) continue;
     Ident& ident = *input.ident();
     if (ident.birth > first_birth || !notes.seen.insert(&ident).second) continue;
     if (ident.is_parameter) {
       auto* state = static_cast<ParameterState*>(&ident);
-      notes.parameters.emplace_back(Ref<ParameterState>(state), state->version);
-    } else {
+      notes.parameters.push_back({Ref<ParameterState>(state), state->version});
+    } else if (ident.requires_grad) {
       notes.outer.emplace_back(&ident);
     }
   }
@@ -68,14 +68,16 @@ void Save(internal::Node& node, std::span<const Variable> inputs, const OpPlan& 
     const bool wants = input.requires_grad();
     node.inputs.push_back(wants ? input.ident() : Ref<Ident>());
     node.input_specs.push_back({input.dtype(), input.shape()});
-    node.saved_inputs.push_back((plan.backward_reads_inputs >> i & 1u) != 0 ? input.value() : Tensor());
-    const bool is_parameter = wants && input.ident()->is_parameter;
-    node.versions.push_back(
-        is_parameter ? static_cast<ParameterState&>(*input.ident()).version : -1);
+    const bool read = i < 32 && (plan.backward_reads_inputs >> i & 1u) != 0;
+    node.saved_inputs.push_back(read ? input.value() : Tensor());
+    if (input.ident() && input.ident()->is_parameter) {
+      auto* state = static_cast<ParameterState*>(input.ident().get());
+      node.reads.push_back({Ref<ParameterState>(state), state->version});
+    }
   }
   for (size_t i = 0; i < forward.outputs.size(); ++i) {
-    node.saved_outputs.push_back((plan.backward_reads_outputs >> i & 1u) != 0 ? forward.outputs[i]
-                                                                              : Tensor());
+    const bool read = i < 32 && (plan.backward_reads_outputs >> i & 1u) != 0;
+    node.saved_outputs.push_back(read ? forward.outputs[i] : Tensor());
   }
   for (const Tensor& inner : forward.inner) node.inner.push_back(inner);
 }
@@ -118,6 +120,9 @@ std::vector<Variable> ApplyChecked(std::shared_ptr<const Op> op, std::span<const
   }
   op->Forward(forward);
 
+  if (recorder != nullptr && recorder->notes != nullptr) {
+    NoteInputs(*recorder->notes, inputs, recorder->first_birth);
+  }
   std::vector<Variable> results;
   results.reserve(outputs.size());
   if (recorder == nullptr || !wants_grad) {
@@ -129,11 +134,11 @@ std::vector<Variable> ApplyChecked(std::shared_ptr<const Op> op, std::span<const
     return results.emplace_back(output, std::move(ident));
   };
   if (recorder->notes != nullptr) {
-    NoteInputs(*recorder->notes, inputs, recorder->first_birth);
     ++recorder->notes->ops;
     for (const Tensor& output : outputs) add_result(output);
     return results;
   }
+  ++recorder->tape->ops;
   internal::Node& node = recorder->tape->AddNode();
   node.op = std::move(op);
   node.site = site;

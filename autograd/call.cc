@@ -38,6 +38,7 @@ bool Recorder::Knows(const Ref<Home>& variable_home) const {
   if (!variable_home) return true;
   for (const Recorder* level = this; level != nullptr; level = level->outer) {
     if (variable_home == level->home) return true;
+    if (level->root) return false;
   }
   return false;
 }

@@ -12,7 +12,12 @@
 
 namespace sherd {
 
-Module::~Module() = default;
+// Handles to parameters may outlive their module; their names are then short.
+Module::~Module() {
+  for (const Parameter& parameter : own_parameters_) {
+    if (parameter.state().module == this) parameter.state().module = nullptr;
+  }
+}
 
 std::string Module::path() const {
   if (parent_ == nullptr) return name_;

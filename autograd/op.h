@@ -53,6 +53,8 @@ class OpBackward {
   const TensorSpec& input_spec(int i) const;
   // The gradient of output i; undefined if nothing flowed into it.
   const Tensor& grad(int i = 0) const;
+  // Gives the gradient of output i away, so that nobody here keeps its memory; grad(i) is then undefined.
+  Tensor TakeGrad(int i);
   uint64_t random_key() const;
   std::span<const int64_t> row_samples() const;
 
@@ -72,11 +74,11 @@ class OpBackward {
 
  private:
   friend class internal::Walk;
-  OpBackward(internal::Walk& walk, internal::Node& node, std::span<const Tensor> grads)
+  OpBackward(internal::Walk& walk, internal::Node& node, std::span<Tensor> grads)
       : walk_(walk), node_(node), grads_(grads) {}
   internal::Walk& walk_;
   internal::Node& node_;
-  std::span<const Tensor> grads_;
+  std::span<Tensor> grads_;
 };
 
 // A differentiable function. Public: embedders write their own and check them with gradcheck.

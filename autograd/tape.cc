@@ -49,6 +49,7 @@ void TapeImpl::Reset() {
   nodes.clear();
   scopes.clear();
   open_scopes.clear();
+  ops = 0;
   consumed = false;
   home = MakeRef<Home>(home->description);
 }
@@ -116,9 +117,12 @@ void Tape::Backward(std::span<const Variable> roots, std::span<const Tensor> see
       ThrowFailedPrecondition(
           absl::StrCat("the root belongs to ", root.ident()->home->description), context);
     }
-    if (!(root.shape() == seeds[i].shape()) || root.dtype() != seeds[i].dtype()) {
-      RefuseOperands("a seed has the shape and dtype of its root", "root", root.value(), "seed",
-                     seeds[i]);
+    const Tensor& seed = seeds[i];
+    if (!seed.defined() || !(root.shape() == seed.shape()) || root.dtype() != seed.dtype() ||
+        !(root.value().device() == seed.device())) {
+      ThrowInvalidArgument(absl::StrCat("a seed has the shape, dtype and device of its root: the root is ",
+                                        root.value().ToString(), ", the seed is ", seed.ToString()),
+                           context);
     }
     idents.push_back(root.ident());
   }
@@ -128,7 +132,7 @@ void Tape::Backward(std::span<const Variable> roots, std::span<const Tensor> see
   internal::Recorder level;
   level.tape = impl_.get();
   level.home = impl_->home;
-  internal::Walk(*impl_, table, level).Run(idents, seeds);
+  internal::Walk(*impl_, table, level).Run(idents, {seeds.begin(), seeds.end()});
   table.CommitLeaves();
 }
 
@@ -147,6 +151,7 @@ Recording::Recording(Tape& tape, RecordingOptions options) : state_(std::make_un
   state_->root.random = std::move(random);
   state_->recorder.outer = thread.recorder;
   state_->recorder.tape = &tape.impl();
+  state_->recorder.root = true;
   Refresh(state_->recorder);
   state_->previous_frame = std::exchange(thread.frame, &state_->root);
   thread.recorder = &state_->recorder;

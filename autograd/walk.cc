@@ -40,6 +40,7 @@ GradTarget GradTable::Target(Ident& ident, const TensorSpec& spec, const Device&
 }
 
 void GradTable::Accumulate(Ident& ident, Tensor gradient) {
+  if (!gradient.is_contiguous()) gradient = CopyOf(gradient);
   if (ident.is_parameter) {
     const GradTarget target = TakeParameterGrad(static_cast<ParameterState&>(ident));
     kernels::Copy(gradient, target.tensor, target.write);
@@ -117,9 +118,9 @@ void Walk::Mark(std::span<const Ref<Ident>> roots) {
   }
 }
 
-void Walk::Run(std::span<const Ref<Ident>> roots, std::span<const Tensor> seeds) {
+void Walk::Run(std::span<const Ref<Ident>> roots, std::vector<Tensor> seeds) {
   Mark(roots);
-  for (size_t i = 0; i < roots.size(); ++i) table_.Accumulate(*roots[i], seeds[i]);
+  for (size_t i = 0; i < roots.size(); ++i) table_.Accumulate(*roots[i], std::move(seeds[i]));
   std::vector<ScopeObserver*> entered;
   try {
     for (size_t k = tape_.entries.size(); k-- > 0;) {
@@ -146,14 +147,12 @@ void Walk::Run(std::span<const Ref<Ident>> roots, std::span<const Tensor> seeds)
 }
 
 void Walk::CheckVersions(const Node& node) const {
-  for (size_t i = 0; i < node.inputs.size(); ++i) {
-    if (!node.inputs[i] || !node.inputs[i]->is_parameter) continue;
-    auto* state = static_cast<ParameterState*>(node.inputs[i].get());
-    if (state->version == node.versions[i]) continue;
-    ThrowFailedPrecondition(
-        absl::StrCat("parameter '", Parameter(Ref<ParameterState>(state)).name(),
-                     "' changed between forward and backward (version ", node.versions[i], ", now ",
-                     state->version, "); step the optimizer after the last backward"));
+  for (const ParameterRead& read : node.reads) {
+    if (read.parameter->version == read.version) continue;
+    ThrowFailedPrecondition(absl::StrCat("parameter '", Parameter(read.parameter).name(),
+                                         "' changed between forward and backward (version ", read.version,
+                                         ", now ", read.parameter->version,
+                                         "); step the optimizer after the last backward"));
   }
 }
 
@@ -167,7 +166,7 @@ void Walk::RunNode(Node& node) {
   if (!any) return;
   try {
     CheckVersions(node);
-    OpBackward backward(*this, node, grads);
+    OpBackward backward(*this, node, std::span<Tensor>(grads.data(), grads.size()));
     node.op->Backward(backward);
   } catch (const Error& error) {
     throw error.With({.op = absl::StrCat("backward of ", std::string(node.op->name())),
@@ -187,6 +186,7 @@ const Tensor& OpBackward::output(int i) const { return node_.saved_outputs[At(i)
 const Tensor& OpBackward::inner(int i) const { return node_.inner[At(i)]; }
 const TensorSpec& OpBackward::input_spec(int i) const { return node_.input_specs[At(i)]; }
 const Tensor& OpBackward::grad(int i) const { return grads_[At(i)]; }
+Tensor OpBackward::TakeGrad(int i) { return std::move(grads_[At(i)]); }
 uint64_t OpBackward::random_key() const { return node_.random_key; }
 std::span<const int64_t> OpBackward::row_samples() const {
   if (node_.random == nullptr) return {};

@@ -24,6 +24,12 @@ std::vector<Variable> BornAt(CallRecord& record, const Ref<Home>& home) {
   return born;
 }
 
+// Gives up the result of a recompute, also when it throws: its wrappers may, after the body has run.
+struct ResultDropper {
+  CallRecord& record;
+  ~ResultDropper() { record.DropResult(); }
+};
+
 // The node a checkpointed call leaves on the tape. Its backward records the call on a tape of its own and
 // walks that at once; gradients of outer variables go to the table both walks share.
 class CheckpointOp final : public Op {
@@ -80,21 +86,21 @@ void CheckpointOp::Backward(OpBackward& b) const {
   {
     const RecorderGuard on(&recorder);
     const FrameGuard frame(frame_);
+    const ResultDropper drop{call_.record()};
     call_.Proceed();
     outputs = BornAt(call_.record(), tape.home);
-    call_.record().DropResult();
   }
-  CheckSame(outputs, static_cast<int64_t>(tape.nodes.size()));
+  CheckSame(outputs, tape.ops);
   std::vector<Ref<Ident>> roots;
   std::vector<Tensor> seeds;
   for (size_t k = 0; k < outputs.size(); ++k) {
-    const Tensor& seed = b.grad(static_cast<int>(k));
+    Tensor seed = b.TakeGrad(static_cast<int>(k));
     if (!seed.defined()) continue;
     roots.push_back(outputs[k].ident());
-    seeds.push_back(seed);
+    seeds.push_back(std::move(seed));
   }
   outputs.clear();
-  Walk(tape, walk.table(), recorder).Run(roots, seeds);
+  Walk(tape, walk.table(), recorder).Run(roots, std::move(seeds));
 }
 
 class CheckpointInterceptor final : public Interceptor {
@@ -125,6 +131,7 @@ void RunCheckpointed(const CallContext& call) {
     const RecorderGuard on(&region);
     call.Proceed();
   }
+  outer->tape->ops += notes.ops;
   const std::vector<Variable> born = BornAt(call.record(), region.home);
   if (born.empty()) return;
   op->SetFirstRun(born, notes.ops);
@@ -133,14 +140,8 @@ void RunCheckpointed(const CallContext& call) {
   node.op = std::move(op);
   node.device = born[0].value().device();
   node.module = call.module() != nullptr ? call.module() : thread.frame->module;
-  for (Ref<Ident>& ident : notes.outer) {
-    node.inputs.push_back(std::move(ident));
-    node.versions.push_back(-1);
-  }
-  for (auto& [parameter, version] : notes.parameters) {
-    node.inputs.push_back(Ref<Ident>(parameter.get()));
-    node.versions.push_back(version);
-  }
+  for (Ref<Ident>& ident : notes.outer) node.inputs.push_back(std::move(ident));
+  for (ParameterRead& read : notes.parameters) node.reads.push_back(std::move(read));
   std::vector<Ref<Ident>> fresh;
   for (size_t k = 0; k < born.size(); ++k) {
     fresh.push_back(outer->tape->NewIdent(outer->home));

@@ -18,10 +18,16 @@ struct RandomContext {
   std::vector<int64_t> samples;
 };
 
+// A parameter, trained or frozen, and the version of it that was read.
+struct ParameterRead {
+  Ref<ParameterState> parameter;
+  int64_t version = 0;
+};
+
 // What the first pass of a checkpointed region touched; a recompute must touch the same.
 struct RegionNotes {
   std::vector<Ref<Ident>> outer;  // variables from outside that want a gradient, each once, in order
-  std::vector<std::pair<Ref<ParameterState>, int64_t>> parameters;  // with the version read
+  std::vector<ParameterRead> parameters;  // each once
   absl::flat_hash_set<const Ident*> seen;
   int64_t ops = 0;
 };
@@ -35,8 +41,10 @@ struct Recorder {
   Ref<Home> home;                // of variables born here
   uint64_t first_birth = 0;      // variables born before are from outside
   bool recompute = false;
+  bool root = false;             // of a Recording: what is further out belongs to other tapes
 
-  // Whether a variable of `home` may be used on this level: it is a leaf, or born here or further out.
+  // Whether a variable of `home` may be used on this level: it is a leaf, or born here or further out on
+  // the same tape.
   bool Knows(const Ref<Home>& variable_home) const;
 };
 

@@ -22,7 +22,7 @@ struct Node {
   absl::InlinedVector<Tensor, 3> saved_inputs;  // undefined where backward reads nothing
   absl::InlinedVector<Tensor, 1> saved_outputs;
   absl::InlinedVector<Tensor, 1> inner;
-  absl::InlinedVector<int64_t, 3> versions;  // of parameter inputs when they were read; else -1
+  absl::InlinedVector<ParameterRead, 1> reads;
   const Module* module = nullptr;
   CallSite site;
   uint64_t random_key = 0;
@@ -68,6 +68,7 @@ class TapeImpl {
   std::deque<Node> nodes;
   std::vector<Scope> scopes;
   std::vector<int64_t> open_scopes;
+  int64_t ops = 0;  // those inside checkpointed regions too
   bool consumed = false;
 };
 
@@ -94,7 +95,7 @@ class Walk {
   Walk(TapeImpl& tape, GradTable& table, Recorder& level) : tape_(tape), table_(table), level_(level) {}
 
   // Adds the seeds, then walks. Errors: see Tape::Backward; entered scopes are abandoned.
-  void Run(std::span<const Ref<Ident>> roots, std::span<const Tensor> seeds);
+  void Run(std::span<const Ref<Ident>> roots, std::vector<Tensor> seeds);
 
   TapeImpl& tape() { return tape_; }
   GradTable& table() { return table_; }
