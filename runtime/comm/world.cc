@@ -107,7 +107,8 @@ absl::StatusOr<World> World::Join(std::shared_ptr<Store> store, const LaunchInfo
                     {.device = state->device,
                      .address = options.address.empty() ? "127.0.0.1" : options.address,
                      .connect_timeout = options.rendezvous_timeout,
-                     .timeout = options.collective_timeout});
+                     .timeout = options.collective_timeout,
+                     .piece_bytes = options.piece_bytes});
     if (!group.ok()) return group.status();
     state->group = *std::move(group);
   }

@@ -25,6 +25,9 @@ struct WorldOptions {
   absl::Duration rendezvous_timeout = absl::Minutes(5);
   // How long one collective may take, the wait for slower ranks included.
   absl::Duration collective_timeout = absl::Minutes(10);
+  // Messages are cut into pieces of this size, a multiple of 64 from 64 KiB on and the same on all
+  // ranks. See GlooOptions.
+  int64_t piece_bytes = int64_t{1} << 20;
   // Where messages go; silent by default.
   LogSink log;
   // The address other ranks reach this one at. "": loopback when all ranks share a host, otherwise

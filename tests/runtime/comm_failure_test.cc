@@ -17,6 +17,9 @@ using Clock = std::chrono::steady_clock;
 using testing::RankOptions;
 using testing::RunRanks;
 
+// Far less than any deadline in use, and enough for a busy machine.
+constexpr std::chrono::seconds kSoon{5};
+
 // The error `body` throws; fails the test when it throws none.
 template <typename Body>
 Error Thrown(const Body& body) {
@@ -109,7 +112,7 @@ TEST(CommAbort, WakesEveryRankAndForkWithRankAndText) {
     std::vector<float> data(8);
     const Error error = Thrown([&] { w.group().AllReduce(data.data(), 8, DType::kF32); });
     other.join();
-    EXPECT_LT(Clock::now() - start, std::chrono::milliseconds(1500));
+    EXPECT_LT(Clock::now() - start, kSoon);
     for (const Error& e : {error, on_fork}) {
       EXPECT_EQ(e.code(), absl::StatusCode::kAborted);
       ExpectHas(e, {"rank 2 aborted", "the loss is NaN in step 12"});
@@ -150,7 +153,7 @@ TEST(CommDeadline, NamesTheRanksThatDidNotCall) {
   options.collective_timeout = absl::Milliseconds(700);
   RunFailing(4, [](World& w) {
     if (w.rank() == 1 || w.rank() == 3) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+      std::this_thread::sleep_for(std::chrono::milliseconds(3000));
       const Error error = Thrown([&] { w.group().Barrier(); });
       EXPECT_EQ(error.code(), absl::StatusCode::kDeadlineExceeded);
       ExpectHas(error, {"on rank", "ranks 1, 3 of 4 did not call it"});
@@ -162,7 +165,7 @@ TEST(CommDeadline, NamesTheRanksThatDidNotCall) {
         Thrown([&] { w.group().AllReduce(data.data(), 4, DType::kF32, {.module_path = "head"}); });
     const auto took = Clock::now() - start;
     EXPECT_GE(took, std::chrono::milliseconds(600));
-    EXPECT_LT(took, std::chrono::milliseconds(1400));
+    EXPECT_LT(took, std::chrono::milliseconds(2800));
     EXPECT_EQ(error.code(), absl::StatusCode::kDeadlineExceeded);
     ExpectHas(error, {"all_reduce of 16 bytes of f32 (#1)", "ranks 1, 3 of 4 did not call it",
                       "700ms", "in head"});
@@ -182,7 +185,7 @@ TEST(CommLoss, ALeavingRankIsNamed) {
     const auto start = Clock::now();
     std::vector<float> data(4);
     const Error error = Thrown([&] { w.group().AllReduce(data.data(), 4, DType::kF32); });
-    EXPECT_LT(Clock::now() - start, std::chrono::milliseconds(1500));
+    EXPECT_LT(Clock::now() - start, kSoon);
     EXPECT_EQ(error.code(), absl::StatusCode::kUnavailable);
     ExpectHas(error, {"rank 2"});
   };
@@ -229,7 +232,7 @@ TEST(CommLoss, AnExceptionOnOneRankEndsTheOthersAndComesBack) {
     caught = error.what();
   }
   EXPECT_EQ(caught, "rank 1 has a bug");
-  EXPECT_LT(Clock::now() - start, std::chrono::seconds(5));
+  EXPECT_LT(Clock::now() - start, kSoon);
 }
 
 TEST(CommConnect, MissingRanksAreNamed) {

@@ -81,14 +81,15 @@ class CommGroup : public ::testing::TestWithParam<std::tuple<int, int64_t>> {
  protected:
   int world() const { return std::get<0>(GetParam()); }
   int64_t elems() const { return std::get<1>(GetParam()); }
+  RankOptions small_pieces() const { return {.piece_bytes = 64 * 1024}; }
 };
 
-// 0 and 1 element, odd sizes, a piece and its neighbours, several pieces.
+// 0 and 1 element, odd sizes, a piece of f32 and its neighbours, several pieces.
 INSTANTIATE_TEST_SUITE_P(
     Sizes, CommGroup,
     ::testing::Combine(::testing::Values(1, 2, 3, 4),
-                       ::testing::Values<int64_t>(0, 1, 3, 1021, (1 << 18) - 1, 1 << 18,
-                                                  (1 << 18) + 1, 900001)),
+                       ::testing::Values<int64_t>(0, 1, 3, 1021, (1 << 14) - 1, 1 << 14,
+                                                  (1 << 14) + 1, 50001)),
     [](const auto& test) {
       return "W" + std::to_string(std::get<0>(test.param)) + "x" +
              std::to_string(std::get<1>(test.param));
@@ -109,7 +110,7 @@ TEST_P(CommGroup, AllGatherPutsEveryShardInItsPlace) {
       EXPECT_EQ(FirstWrong(full.data() + r * n * 4, n, DType::kF32, expected), -1);
       EXPECT_EQ(FirstWrong(in_place.data() + r * n * 4, n, DType::kF32, expected), -1);
     }
-  });
+  }, small_pieces());
 }
 
 TEST_P(CommGroup, ReduceScatterSumsAndAdds) {
@@ -141,7 +142,7 @@ TEST_P(CommGroup, ReduceScatterSumsAndAdds) {
                 -1)
           << NameOf(dtype) << " in place";
     }
-  });
+  }, small_pieces());
 }
 
 TEST_P(CommGroup, AllReduceSumsOnEveryRank) {
@@ -154,7 +155,7 @@ TEST_P(CommGroup, AllReduceSumsOnEveryRank) {
                 -1)
           << NameOf(dtype);
     }
-  });
+  }, small_pieces());
 }
 
 TEST_P(CommGroup, BroadcastCopiesTheRootsBytes) {
@@ -167,6 +168,24 @@ TEST_P(CommGroup, BroadcastCopiesTheRootsBytes) {
                 -1)
           << "root " << root;
     }
+  }, small_pieces());
+}
+
+TEST(CommLarge, ShardsOfSeveralMebibytesArriveWhole) {
+  RunRanks(3, [](World& w) {
+    const int64_t n = 700001;
+    std::vector<int32_t> full(static_cast<size_t>(3 * n));
+    for (int64_t i = 0; i < 3 * n; ++i) full[static_cast<size_t>(i)] = static_cast<int32_t>(i) * (w.rank() + 1);
+    std::vector<int32_t> shard(static_cast<size_t>(n));
+    w.group().ReduceScatter(full.data(), shard.data(), n, DType::kI32, false);
+    w.group().AllGather(shard.data(), full.data(), n * 4);
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < 3 * n; ++i) wrong += full[static_cast<size_t>(i)] != 6 * static_cast<int32_t>(i);
+    EXPECT_EQ(wrong, 0);
+    for (int64_t i = 0; i < 3 * n; ++i) full[static_cast<size_t>(i)] = static_cast<int32_t>(i) - w.rank();
+    w.group().AllReduce(full.data(), 3 * n, DType::kI32);
+    for (int64_t i = 0; i < 3 * n; ++i) wrong += full[static_cast<size_t>(i)] != 3 * static_cast<int32_t>(i) - 3;
+    EXPECT_EQ(wrong, 0);
   });
 }
 
@@ -235,13 +254,14 @@ TEST(CommFork, ForksRunAtTheSameTimeAndKeepTheirDataApart) {
 }
 
 TEST(CommFork, SecondCallOnOneGroupIsRefused) {
-  RunRanks(2, [](World& w) {
+  std::atomic<bool> refused{false};
+  RunRanks(2, [&](World& w) {
     if (w.rank() == 1) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      while (!refused) std::this_thread::sleep_for(std::chrono::milliseconds(5));
       return w.group().Barrier();
     }
     std::thread waiting([&] { w.group().Barrier(); });
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
     try {
       w.group().Barrier();
       ADD_FAILURE() << "an overlapping call was accepted";
@@ -249,6 +269,7 @@ TEST(CommFork, SecondCallOnOneGroupIsRefused) {
       EXPECT_EQ(error.code(), absl::StatusCode::kFailedPrecondition);
       EXPECT_NE(std::string(error.what()).find("Fork"), std::string::npos) << error.what();
     }
+    refused = true;
     waiting.join();
   });
 }

@@ -36,6 +36,7 @@ void RunRank(const std::shared_ptr<Store>& store, int rank, int size,
                          {.threads = options.threads,
                           .rendezvous_timeout = options.rendezvous_timeout,
                           .collective_timeout = options.collective_timeout,
+                          .piece_bytes = options.piece_bytes,
                           .log = options.log,
                           .wrap_group = options.wrap_group});
     ThrowIfError(world.status());

@@ -14,6 +14,7 @@ struct RankOptions {
   absl::Duration collective_timeout = absl::Seconds(60);
   absl::Duration rendezvous_timeout = absl::Seconds(30);
   int threads = 1;  // compute threads of each rank's device
+  int64_t piece_bytes = int64_t{1} << 20;  // see WorldOptions
   LogSink log;
   // Wraps each rank's group, e.g. in MakeRecordingGroup or MakeDelayedGroup.
   std::function<std::shared_ptr<ProcessGroup>(std::shared_ptr<ProcessGroup>)> wrap_group;
