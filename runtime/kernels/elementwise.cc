@@ -1,5 +1,6 @@
 #include "sherd/runtime/kernels/elementwise.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "sherd/runtime/kernels/internal/loops_of.h"
@@ -30,6 +31,13 @@ void RunBinary(const internal::BinaryLoop (&loops)[internal::kFloatTypes], const
   const bool add = write == Write::kAdd;
   RunLoop<3>({&a, &b, &out}).ForEach(out.device().pool(), [&](const auto& at, int64_t n) {
     loop(at[0], at[1], at[2], n, add);
+  });
+}
+
+void FillZero(const Tensor& out) {
+  const int64_t elem_bytes = SizeOf(out.dtype());
+  RunLoop<1>({&out}).ForEach(out.device().pool(), [&](const auto& at, int64_t n) {
+    std::memset(at[0], 0, static_cast<size_t>(n * elem_bytes));
   });
 }
 
@@ -78,6 +86,7 @@ void Cast(const Tensor& x, const Tensor& out, Write write) {
 }
 
 void Fill(const Tensor& out, double value) {
+  if (value == 0.0 && !std::signbit(value)) return FillZero(out);
   switch (out.dtype()) {
     case DType::kF32:
       return FillRuns(out, static_cast<float>(value));

@@ -2,6 +2,7 @@
 #include "sherd/runtime/kernels/internal/loops.h"
 #include "sherd/runtime/kernels/internal/math.h"
 #include "sherd/runtime/kernels/internal/micro_gemm.h"
+#include "sherd/runtime/kernels/internal/transpose.h"
 
 namespace sherd::kernels::SHERD_ISA {
 namespace {
@@ -103,10 +104,7 @@ void LoadTransposed(const internal::HeadsView& view, int64_t keys, int64_t d, in
     for (int64_t c = 0; c < d; ++c) {
       for (int64_t s = n; s < kTile; ++s) to[c * kTile + s] = C(0);
     }
-    for (int64_t s = 0; s < n; ++s) {
-      const T* const from = Row<const T>(view, s0 + s, 0);
-      for (int64_t c = 0; c < d; ++c) to[c * kTile + s] = Widen(from[c]);
-    }
+    Transpose(Row<const T>(view, s0, 0), view.token, n, d, to, kTile);
   }
 }
 
@@ -141,31 +139,48 @@ SHERD_INLINE void ForEachStrip(const Visible& visible, int64_t q0, int64_t rows,
   }
 }
 
-// One row of the online softmax: turns scores into exp(score - max) in place, updates the running
-// maximum and sum, and rescales what was accumulated. `seen` keys count, up to `padded` are zeroed.
+// What the online softmax knows of each query of a tile.
 template <typename C>
-SHERD_INLINE void SoftmaxRow(C* s, int64_t seen, int64_t padded, C& most, C& sum, C* out,
-                             int64_t d) {
-  for (int64_t j = seen; j < padded; ++j) s[j] = -C(__builtin_inff());
-  C peak = most;
-  _Pragma("omp simd reduction(max:peak)") for (int64_t j = 0; j < padded; ++j) {
-    peak = s[j] > peak ? s[j] : peak;
+struct Running {
+  C most[kTile];  // the largest score so far
+  C sum[kTile];   // of exp(score - most)
+};
+
+// Turns the scores of a strip into exp(score - most) in place and rescales what was accumulated for
+// the maxima before. `end` gives the keys each query sees; up to `padded` the rest is zeroed.
+template <typename C, typename End>
+SHERD_INLINE void SoftmaxStrip(Strip strip, int64_t padded, End end, C* scores, Running<C>& running,
+                               C* out, int64_t d) {
+  constexpr C kNone = -C(__builtin_inff());
+  C base[kTile], alpha[kTile];
+  C* const most = running.most + strip.row;
+  C* const sum = running.sum + strip.row;
+  for (int64_t r = 0; r < strip.rows; ++r) {
+    C* const s = scores + r * kTile;
+    for (int64_t j = end(strip.row + r); j < padded; ++j) s[j] = kNone;
+    C peak = most[r];
+    _Pragma("omp simd reduction(max:peak)") for (int64_t j = 0; j < padded; ++j) {
+      peak = s[j] > peak ? s[j] : peak;
+    }
+    base[r] = peak;
   }
-  const C base = peak == -C(__builtin_inff()) ? C(0) : peak;
-  C added = 0;
-  _Pragma("omp simd reduction(+:added)") for (int64_t j = 0; j < padded; ++j) {
-    const C p = Exp(s[j] - base);
-    s[j] = p;
-    added += p;
+  SHERD_SIMD for (int64_t r = 0; r < strip.rows; ++r) {
+    const C peak = base[r];
+    base[r] = peak == kNone ? C(0) : peak;
+    alpha[r] = Exp(most[r] - base[r]);
+    most[r] = peak;
   }
-  if (peak == most) {
-    sum += added;
-    return;
+  for (int64_t r = 0; r < strip.rows; ++r) {
+    C* const s = scores + r * kTile;
+    C added = 0;
+    _Pragma("omp simd reduction(+:added)") for (int64_t j = 0; j < padded; ++j) {
+      const C p = Exp(s[j] - base[r]);
+      s[j] = p;
+      added += p;
+    }
+    sum[r] = sum[r] * alpha[r] + added;
+    SHERD_SIMD for (int64_t c = 0; c < d; ++c) out[r * d + c] *= alpha[r];
   }
-  const C alpha = Exp(most - base);
-  sum = sum * alpha + added;
-  most = peak;
-  SHERD_SIMD for (int64_t c = 0; c < d; ++c) out[c] *= alpha;
 }
 
 // One tile of queries of head h against all keys it sees.
@@ -175,9 +190,9 @@ void ForwardTile(const internal::AttentionArgs& args, const Buffers<Compute<T>>&
   using C = Compute<T>;
   const int64_t d = at.d;
   const Visible visible = VisibleOf(args);
-  C most[kTile], sum[kTile];
-  for (int64_t r = 0; r < rows; ++r) most[r] = -C(__builtin_inff());
-  for (int64_t r = 0; r < rows; ++r) sum[r] = 0;
+  Running<C> running;
+  for (int64_t r = 0; r < rows; ++r) running.most[r] = -C(__builtin_inff());
+  for (int64_t r = 0; r < rows; ++r) running.sum[r] = 0;
   for (int64_t i = 0; i < rows * d; ++i) at.out[i] = 0;
   LoadRows<T>(args.q, q0, rows, h, args.head_size, d, static_cast<C>(args.scale), at.q);
   const int64_t end = visible.End(q0 + rows - 1);
@@ -188,11 +203,10 @@ void ForwardTile(const internal::AttentionArgs& args, const Buffers<Compute<T>>&
       C* const out = at.out + strip.row * d;
       SmallGemm<C>(strip.rows, padded, args.head_size, {at.q + strip.row * d, d, 1},
                    at.k_blocks + k0 * d, kTile, scores, kTile, false);
-      for (int64_t r = 0; r < strip.rows; ++r) {
-        const int64_t row = strip.row + r;
-        const int64_t seen = Max(0, Min(strip.keys, visible.End(q0 + row) - k0));
-        SoftmaxRow<C>(scores + r * kTile, seen, padded, most[row], sum[row], out + r * d, d);
-      }
+      const auto seen = [&](int64_t row) {
+        return Max(0, Min(strip.keys, visible.End(q0 + row) - k0));
+      };
+      SoftmaxStrip<C>(strip, padded, seen, scores, running, out, d);
       SmallGemm<C>(strip.rows, d, strip.keys, {scores, kTile, 1}, at.v_rows + k0 * d, d, out, d,
                    true);
     });
@@ -200,8 +214,8 @@ void ForwardTile(const internal::AttentionArgs& args, const Buffers<Compute<T>>&
   C* const lse = static_cast<C*>(args.lse) + h * args.queries + q0;
   for (int64_t r = 0; r < rows; ++r) {
     const bool empty = visible.End(q0 + r) == 0;
-    const C inv = empty ? C(0) : C(1) / sum[r];
-    lse[r] = most[r] + static_cast<C>(__builtin_log(static_cast<double>(sum[r])));
+    const C inv = empty ? C(0) : C(1) / running.sum[r];
+    lse[r] = running.most[r] + static_cast<C>(__builtin_log(static_cast<double>(running.sum[r])));
     SHERD_SIMD for (int64_t c = 0; c < d; ++c) at.out[r * d + c] *= inv;
   }
   StoreRows<T, C>(args.out, q0, rows, h, args.head_size, d, at.out, C(1), false);

@@ -1,6 +1,7 @@
 #include "sherd/runtime/kernels/internal/isa_types.h"
 #include "sherd/runtime/kernels/internal/loops.h"
 #include "sherd/runtime/kernels/internal/micro_gemm.h"
+#include "sherd/runtime/kernels/internal/transpose.h"
 
 namespace sherd::kernels::SHERD_ISA {
 namespace {
@@ -9,12 +10,11 @@ constexpr int64_t kBlockM = 384;
 constexpr int64_t kBlockN = 64;
 constexpr int64_t kBlockK = 128;  // of 64 columns of b, which then fit the nearest cache in f32
 
-// Unpacks a block so that its columns are adjacent, with zeros behind them.
+// Unpacks a block so that its columns are adjacent, with zeros behind them. REQUIRES: row or col
+// is 1.
 template <typename T, typename C>
 void Pack(const T* from, int64_t row, int64_t col, int64_t rows, int64_t cols, int64_t padded_cols,
           C* to) {
-  // Adjacent rows or columns of a few lines at a time: they stay in the nearest cache.
-  constexpr int64_t kLines = 16;
   if (col == 1) {
     for (int64_t r = 0; r < rows; ++r) {
       C* const line = to + r * padded_cols;
@@ -22,19 +22,7 @@ void Pack(const T* from, int64_t row, int64_t col, int64_t rows, int64_t cols, i
       SHERD_SIMD for (int64_t c = 0; c < cols; ++c) line[c] = Widen(x[c]);
     }
   } else {
-    for (int64_t c = 0; c < cols; c += kLines) {
-      const int64_t n = Min(kLines, cols - c);
-      for (int64_t r = 0; r < rows; ++r) {
-        C* const line = to + r * padded_cols + c;
-        const T* const x = from + r * row + c * col;
-        if (n == kLines) {
-#pragma GCC unroll 16
-          for (int64_t i = 0; i < kLines; ++i) line[i] = Widen(x[i * col]);
-        } else {
-          for (int64_t i = 0; i < n; ++i) line[i] = Widen(x[i * col]);
-        }
-      }
-    }
+    Transpose(from, col, cols, rows, to, padded_cols);
   }
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = cols; c < padded_cols; ++c) to[r * padded_cols + c] = C(0);

@@ -4,14 +4,14 @@
 
 #include "sherd/runtime/kernels/internal/isa_types.h"
 #include "sherd/runtime/kernels/internal/loops.h"
+#include "sherd/runtime/kernels/internal/transpose.h"
 
 namespace sherd::kernels::SHERD_ISA {
 namespace {
 
 // 64-bit lanes of which only the lower halves mean something.
-typedef uint64_t Wide __attribute__((vector_size(SHERD_VECTOR_BYTES), aligned(4), may_alias));
+using Wide = Vector<uint64_t>;
 typedef uint32_t Word __attribute__((may_alias));
-constexpr int64_t kWideLanes = SHERD_VECTOR_BYTES / 8;
 constexpr int64_t kWords = 256;  // of a block: 64 calls of Philox
 
 // The 64-bit products of the lower halves.
@@ -28,27 +28,13 @@ SHERD_INLINE Wide MulLower(Wide a, Wide b) {
 #endif
 }
 
-// Stores the lanes of a and b in turn.
-SHERD_INLINE void StorePairs(Wide a, Wide b, Word* to) {
-  Wide* const out = reinterpret_cast<Wide*>(to);
-#if SHERD_VECTOR_BYTES == 64
-  out[0] = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
-  out[1] = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
-#elif SHERD_VECTOR_BYTES == 32
-  out[0] = __builtin_shufflevector(a, b, 0, 4, 1, 5);
-  out[1] = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-#else
-  out[0] = __builtin_shufflevector(a, b, 0, 2);
-  out[1] = __builtin_shufflevector(a, b, 1, 3);
-#endif
-}
-
-// kWords words of Philox4x32-10, four for each of the counters (sample, high), (sample, high + 1),
-// ...
-void PhiloxWords(uint64_t key, uint64_t sample, uint64_t high, Word* SHERD_RESTRICT words) {
+// `calls` calls of Philox4x32-10, rounded up to vectors: four words for each of the counters
+// (sample, high), (sample, high + 1), ...
+void PhiloxWords(uint64_t key, uint64_t sample, uint64_t high, int64_t calls,
+                 Word* SHERD_RESTRICT words) {
   Wide lane = {};
-  for (int64_t i = 0; i < kWideLanes; ++i) lane[i] = static_cast<uint64_t>(i);
-  for (int64_t call = 0; call < kWords / 4; call += kWideLanes) {
+  for (int64_t i = 0; i < kLanes<uint64_t>; ++i) lane[i] = static_cast<uint64_t>(i);
+  for (int64_t call = 0; call < calls; call += kLanes<uint64_t>) {
     Wide c0 = sample + Wide{};
     Wide c1 = (sample >> 32) + Wide{};
     // No carry into the upper half: channels, and with them calls, stay within their bits.
@@ -69,7 +55,9 @@ void PhiloxWords(uint64_t key, uint64_t sample, uint64_t high, Word* SHERD_RESTR
     }
     const Wide first = (c0 & 0xffffffffu) | c1 << 32;
     const Wide second = (c2 & 0xffffffffu) | c3 << 32;
-    StorePairs(first, second, words + 4 * call);
+    const Interleaved<uint64_t> pairs = Interleave<uint64_t>(first, second);
+    *reinterpret_cast<Wide*>(words + 4 * call) = pairs.low;
+    *reinterpret_cast<Wide*>(words + 4 * call + 2 * kLanes<uint64_t>) = pairs.high;
   }
 }
 
@@ -87,10 +75,11 @@ void Dropout(const internal::DropoutArgs& args) {
   const T* const x = static_cast<const T*>(args.x);
   T* const out = static_cast<T*>(args.out);
   const auto scale = static_cast<Compute<T>>(args.scale);
-  Word words[kWords];
+  alignas(64) Word words[kWords];
   for (int64_t c = 0; c < args.n; c += kWords) {
-    PhiloxWords(args.key, args.sample, args.counter_high + static_cast<uint64_t>(c / 4), words);
     const int64_t n = Min(kWords, args.n - c);
+    PhiloxWords(args.key, args.sample, args.counter_high + static_cast<uint64_t>(c / 4),
+                (n + 3) / 4, words);
     args.add ? DropoutRun<true>(x + c, words, args.threshold, scale, out + c, n)
              : DropoutRun<false>(x + c, words, args.threshold, scale, out + c, n);
   }
