@@ -75,13 +75,12 @@ echo "== train on $ranks ranks ($((SECONDS - began)) s so far)"
 log=$build/train.log
 "${launch[@]}" "$build/examples/sherd_train_llm" --data "$text" --out "$out" "$@" < /dev/null | tee "$log"
 
-# The program's last lines are "validation loss 1.4123 ..." and "byte bigram     2.4054 ...".
+# The program's last lines, which the screen has by now:
+#   validation loss 1.4123 nats per byte
+#   byte bigram     2.4054 nats per byte, fitted on the same text
+#   report          .../report.html
 model=$(awk '/^validation loss / { value = $3 } END { print value }' "$log")
 bigram=$(awk '/^byte bigram / { value = $3 } END { print value }' "$log")
-echo
-echo "validation loss  $model nats per byte"
-echo "byte bigram      $bigram nats per byte, fitted on the same text"
-echo "report           $out/report.html"
-echo "took             $((SECONDS - began)) s"
+echo "took            $((SECONDS - began)) s"
 awk -v model="$model" -v bigram="$bigram" 'BEGIN { exit !(model + 0 > 0 && model + 0 < bigram + 0) }' \
   || fail 'the model does not beat the bigram'

@@ -19,9 +19,9 @@ double Evaluate(Llama& model, sherd::ProcessGroup& group, std::span<const uint8_
   for (int64_t first = 0; first < count; first += per_call) {
     const int64_t begin = std::min(first + group.rank() * rows, count);
     const int64_t end = std::min(begin + rows, count);
-    const Batch batch =
-        MakeBatch(text, starts.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
-                  rows, model.config().positions, device);
+    const Batch batch = MakeBatch(
+        text, starts.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), rows,
+        model.config().positions, device);
     const sherd::LossSum sum = loss(model(batch.tokens), batch.labels);
     loss_sum += *sum.value.value().data<double>();
     items += sum.items;

@@ -58,8 +58,8 @@ std::string Generate(Llama& model, std::string_view prompt, const GenerateOption
     const int64_t length = std::min(static_cast<int64_t>(tokens.size()), positions);
     std::vector<int64_t> context(tokens.end() - length, tokens.end());
     context.resize(static_cast<size_t>(PaddedLength(length, positions)), 0);
-    const sherd::Variable logits = model(Tensor::FromHost<int64_t>(
-        device, context, {1, static_cast<int64_t>(context.size())}));
+    const sherd::Variable logits = model(
+        Tensor::FromHost<int64_t>(device, context, {1, static_cast<int64_t>(context.size())}));
     const double uniform =
         sherd::UniformOpen(sherd::Philox4x32(key, static_cast<uint64_t>(i), 0)[0]);
     const int64_t token = DrawToken(Row(logits.value(), length - 1), options.temperature, uniform);

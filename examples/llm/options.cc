@@ -35,6 +35,7 @@ struct Flag {
 };
 
 constexpr int64_t kLargest = int64_t{1} << 40;
+constexpr int64_t kLargestHead = 256;  // the limit of Attention
 
 Value Integer(int64_t Options::*field, int64_t least, int64_t most = kLargest) {
   const auto set = [=](Options& o, const std::string& text) -> std::optional<std::string> {
@@ -227,6 +228,10 @@ absl::Status CheckTogether(const Options& o) {
   if (o.head_size() % 2 != 0) {
     return Invalid(absl::StrCat("--dim ", o.dim, " over --heads ", o.heads, " gives heads of size ",
                                 o.head_size(), "; rotary positions need an even size"));
+  }
+  if (o.head_size() > kLargestHead) {
+    return Invalid(absl::StrCat("--dim ", o.dim, " over --heads ", o.heads, " gives heads of size ",
+                                o.head_size(), "; at most ", kLargestHead, " are supported"));
   }
   if (o.heads % o.kv_heads != 0) {
     return Invalid(

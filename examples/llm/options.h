@@ -28,13 +28,13 @@ struct Options {
   bool tied = true;
   double dropout = 0.0;
 
-  int64_t steps = 1200;
+  int64_t steps = 1000;
   int64_t seq = 256;   // bytes a sample predicts
   int64_t batch = 12;  // samples a step, over all ranks and micro-batches
   int64_t micro_batches = 1;
   double lr = 3e-3;
   double min_lr = 3e-4;
-  int64_t warmup = 60;
+  int64_t warmup = 50;
   double weight_decay = 0.1;
   double clip = 1.0;  // 0: no clipping
   uint64_t seed = 1;

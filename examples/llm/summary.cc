@@ -34,9 +34,11 @@ std::vector<Report::Headline> Headlines(const TrainingResult& r,
   return {{"Validation loss", absl::StrFormat("%.4f", r.validation_loss),
            absl::StrFormat("nats per byte = %.3f bits", BitsPerByte(r.validation_loss))},
           {"Byte bigram", absl::StrFormat("%.4f", bigram_loss),
-           absl::StrFormat("fitted on the same text; %.4f %s", std::abs(bigram_loss - r.validation_loss),
+           absl::StrFormat("fitted on the same text; %.4f %s",
+                           std::abs(bigram_loss - r.validation_loss),
                            r.validation_loss < bigram_loss ? "worse" : "better")},
-          {"Throughput", absl::StrCat(FormatCount(static_cast<double>(last.tokens) / seconds), " tok/s"),
+          {"Throughput",
+           absl::StrCat(FormatCount(static_cast<double>(last.tokens) / seconds), " tok/s"),
            absl::StrCat(FormatCount(static_cast<double>(last.tokens)), " tokens in ",
                         Counted(last.step, "step"))},
           {"Training time", FormatSeconds(last.seconds), "with validation"},
@@ -67,8 +69,8 @@ Report::Section TrainingSection(const Options& o) {
            {"Seed", absl::StrCat(o.seed)}}};
 }
 
-Report::Section RunSection(const Options& o, const sherd::LaunchInfo& launch,
-                           const TextData& text, const TrainingResult& r) {
+Report::Section RunSection(const Options& o, const sherd::LaunchInfo& launch, const TextData& text,
+                           const TrainingResult& r) {
   return {"Run",
           {{"Ranks", RanksAndThreads(o, launch)},
            {"Started by", launch.launcher == sherd::Launcher::kNone
@@ -87,8 +89,8 @@ Report::Section RunSection(const Options& o, const sherd::LaunchInfo& launch,
 std::string Announcement(const Options& o, const sherd::LaunchInfo& launch, const TextData& text) {
   return absl::StrCat(Counted(o.layers, "block"), " of width ", o.dim, " in ",
                       o.f64 ? "f64" : "f32", ", ", RanksAndThreads(o, launch), ", ", o.batch, " x ",
-                      o.seq, " bytes a step, ",
-                      FormatCount(static_cast<double>(text.train.size())), " bytes to learn and ",
+                      o.seq, " bytes a step, ", FormatCount(static_cast<double>(text.train.size())),
+                      " bytes to learn and ",
                       FormatCount(static_cast<double>(text.validation.size())), " to validate");
 }
 

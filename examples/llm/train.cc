@@ -55,8 +55,8 @@ absl::Status AgreeOn(sherd::World& world, const absl::Status& status) {
   std::vector<int64_t> failed(static_cast<size_t>(world.size()), 0);
   if (!status.ok()) {
     failed[static_cast<size_t>(world.rank())] = static_cast<int64_t>(status.code());
-    sherd::ThrowIfError(world.store().Set(absl::StrCat(kKey, world.rank()),
-                                          std::string(status.message())));
+    sherd::ThrowIfError(
+        world.store().Set(absl::StrCat(kKey, world.rank()), std::string(status.message())));
   }
   world.group().AllReduce(failed.data(), world.size(), sherd::DType::kI64, {.op = "agree"});
   for (int rank = 0; rank < world.size(); ++rank) {
@@ -79,8 +79,8 @@ class Output {
     if (!metrics.ok()) return metrics.status();
     metrics_ = *std::move(metrics);
     // MPI's launchers give ranks a terminal of their own even when they write to a file themselves.
-    const bool direct = launch.launcher == sherd::Launcher::kNone ||
-                        launch.launcher == sherd::Launcher::kTorchrun;
+    const bool direct =
+        launch.launcher == sherd::Launcher::kNone || launch.launcher == sherd::Launcher::kTorchrun;
     progress_.emplace(stdout, direct && isatty(STDOUT_FILENO) == 1, options.steps,
                       options.log_every);
     return absl::OkStatus();
@@ -105,9 +105,10 @@ class Output {
     const absl::Status written =
         WriteReport(path, MakeReport(o, launch, text, result, std::move(steps_), bigram));
     if (!written.ok()) return written;
-    std::printf("\nvalidation loss %.4f nats per byte\nbyte bigram     %.4f nats per byte, fitted on "
-                "the same text\nreport          %s\n",
-                result.validation_loss, bigram, path.c_str());
+    std::printf(
+        "\nvalidation loss %.4f nats per byte\nbyte bigram     %.4f nats per byte, fitted on "
+        "the same text\nreport          %s\n",
+        result.validation_loss, bigram, path.c_str());
     std::fflush(stdout);
     return absl::OkStatus();
   }
@@ -140,8 +141,7 @@ absl::Status Run(const Options& options, const sherd::LaunchInfo& launch, sherd:
 }
 
 int Main(std::span<const char* const> arguments) {
-  const absl::StatusOr<sherd::LaunchInfo> launch =
-      sherd::ParseLaunch(sherd::ProcessEnvironment());
+  const absl::StatusOr<sherd::LaunchInfo> launch = sherd::ParseLaunch(sherd::ProcessEnvironment());
   if (!launch.ok()) return Fail({}, launch.status(), kUsage);
   // A rank whose launcher was killed would hold its memory and wait for peers that are gone.
   if (launch->launcher != sherd::Launcher::kNone) prctl(PR_SET_PDEATHSIG, SIGTERM);

@@ -79,10 +79,13 @@ class Stopwatch {
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
 };
 
-absl::Status NotFinite(int64_t step) {
-  return absl::OutOfRangeError(absl::StrCat("the loss of step ", step,
-                                            " is not finite: training has diverged; a lower --lr, "
-                                            "a longer --warmup or --clip 1 may help"));
+// Neither loss nor gradients of f32 recover by themselves once they overflowed.
+absl::Status CheckFinite(const sherd::StepResult& step) {
+  if (std::isfinite(step.loss) && !step.skipped) return absl::OkStatus();
+  return absl::OutOfRangeError(
+      absl::StrCat(std::isfinite(step.loss) ? "the gradient norm" : "the loss", " of step ",
+                   step.step, " is not finite: training has diverged; a lower --lr, a longer ",
+                   "--warmup or --clip 1 may help"));
 }
 
 class Trainer {
@@ -154,7 +157,7 @@ absl::Status Trainer::Run(const std::function<absl::Status(const StepRecord&)>& 
   Stopwatch step_time;
   while (auto window = accumulation.Next(loader_, loss_)) {
     const sherd::StepResult step = Step(*window);
-    if (!std::isfinite(step.loss)) return NotFinite(step.step);
+    if (absl::Status finite = CheckFinite(step); !finite.ok()) return finite;
     const double seconds = step_time.Seconds();
     tokens += step.items;
     const std::optional<double> validation_loss = Validate(step.step);
@@ -182,9 +185,8 @@ absl::Status Trainer::Run(const std::function<absl::Status(const StepRecord&)>& 
 
 TrainingResult Trainer::Finish() {
   result_.memory = PeaksByCategory(device_);
-  const GenerateOptions generate = {.bytes = options_.generate,
-                                    .temperature = options_.temperature,
-                                    .seed = options_.seed};
+  const GenerateOptions generate = {
+      .bytes = options_.generate, .temperature = options_.temperature, .seed = options_.seed};
   result_.sample = Generate(model_, options_.prompt, generate, device_);
   return std::move(result_);
 }

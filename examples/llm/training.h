@@ -28,8 +28,8 @@ struct TrainingResult {
 // Trains a model on `text` from initial values: builds, shards, steps, validates, generates.
 //
 // Calls `on_step` after each step; its error ends the run on all ranks. May be empty.
-// COLLECTIVE. Errors: kOutOfRange on all ranks when the loss is no longer finite; sherd::Error of
-// the library. REQUIRES: CheckBatch(options, world.size()) is OK.
+// COLLECTIVE. Errors: kOutOfRange on all ranks when loss or gradients are no longer finite;
+// sherd::Error of the library. REQUIRES: CheckBatch(options, world.size()) is OK.
 absl::StatusOr<TrainingResult> TrainModel(
     const Options& options, sherd::World& world, const TextData& text,
     const std::function<absl::Status(const StepRecord&)>& on_step);

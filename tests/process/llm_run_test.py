@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Whole runs of the language model's program: what they show and write, and that launches agree.
+
+    llm_run_test.py <sherd_train_llm>      prints PASS, FAIL or SKIP per check
+
+SHERD_TEST_FULL=1 compares 20 steps instead of 6.
+"""
+
+import math
+import os
+import re
+
+from llm_runs import expect, main, mpirun, needs, torchrun
+
+PROGRESS = re.compile(r"step +(\d+)/30  loss \d\.\d{4}(  val \d\.\d{4})?  [\d.]+[kM]? tok/s  \|g\| [\d.]+  "
+                      r"peak [\d.]+ [KM]iB  left \d+s")
+STEPS = 20 if os.environ.get("SHERD_TEST_FULL") else 6
+LIMITS = {"f32": 1e-5, "f64": 1e-12}
+
+
+def whole_run(runs):
+    """A run learns, shows lines fit for a log, and writes metrics and a page that loads nothing."""
+    records, out = runs.train("whole", "--steps", "30", "--eval_every", "10", "--log_every", "15",
+                              "--generate", "40", "--prompt", "the ", "--lr", "1e-2")
+    expect(len(records) == 30, "%d steps" % len(records))
+    expect(records[-1]["loss"] < 0.75 * records[0]["loss"], "loss %s -> %s" % (records[0]["loss"], records[-1]["loss"]))
+    expect(abs(records[0]["loss"] - math.log(256)) < 0.2, "the first loss is %s" % records[0]["loss"])
+    expect(records[-1]["tokens"] == 30 * 12 * 32, "%d tokens" % records[-1]["tokens"])
+    validated = [r["step"] for r in records if "validation_loss" in r]
+    expect(validated == [10, 20, 30], "validation at %s" % validated)
+    expect([r["peak_bytes"] for r in records] == sorted(r["peak_bytes"] for r in records), "the peak falls")
+    rate = [r["learning_rate"] for r in records]
+    expect(max(rate) == rate[2] == 1e-2 and abs(rate[-1] - 1e-3) < 1e-12, "learning rates %s" % rate)
+
+    expect(all(c == "\n" or ord(c) >= 32 for c in out), "control characters on stdout")
+    shown = [int(m.group(1)) for m in map(PROGRESS.fullmatch, out.split("\n")) if m]
+    expect(shown == [1, 10, 15, 20, 30], "progress lines of steps %s in: %s" % (shown, out))
+    last = re.search(r"\nvalidation loss (\S+) nats per byte\nbyte bigram     (\S+) nats per byte, .*\n"
+                     r"report          (\S+)\n$", out)
+    expect(last, "the last lines are: " + out[-300:])
+    expect(abs(float(last.group(1)) - records[-1]["validation_loss"]) < 1e-4, "another validation loss")
+    with open(last.group(3), encoding="utf-8") as file:
+        page = file.read()
+    loads = re.search(r"(?i)https?:(?!//www\.w3\.org/)|\bsrc\s*=|@import|url\(|<link|fetch\(", page)
+    expect(not loads, "the page loads something: %s" % (loads and page[loads.start() - 20:loads.end() + 40]))
+    expect(last.group(1) in page and page.rstrip().endswith("</html>"), "the page is not whole")
+
+
+def repeats(runs):
+    """The same command gives the same bits."""
+    losses = [[r["loss"] for r in runs.train("repeat%d" % i, "--steps", "3", "--dropout", "0.1")[0]] for i in (1, 2)]
+    expect(losses[0] == losses[1], "%s and %s" % tuple(losses))
+    other = [r["loss"] for r in runs.train("repeat3", "--steps", "3", "--dropout", "0.1", "--seed", "2")[0]]
+    expect(other != losses[0], "the seed does not matter")
+    dry = [r["loss"] for r in runs.train("repeat4", "--steps", "3")[0]]
+    expect(dry != losses[0], "dropout does not matter")
+
+
+def difference(a, b):
+    return max(abs(x["loss"] - y["loss"]) / abs(x["loss"]) for x, y in zip(a, b))
+
+
+def losses_agree(dtype, name, launcher, tools, *flags):
+    """A check that a launch has the losses of a plain process."""
+    common = ["--dtype", dtype, "--dropout", "0.1", "--steps", str(STEPS)]
+
+    def check(runs):
+        if ("plain", dtype) not in plain:
+            plain["plain", dtype] = runs.train("plain_" + dtype, *common)[0]
+        records = runs.train(("%s_%s" % (name, dtype)).replace(" ", "_"), *common, *flags, launcher=launcher)[0]
+        expect(len(records) == len(plain["plain", dtype]) == STEPS, "%d steps" % len(records))
+        apart = difference(plain["plain", dtype], records)
+        print("  %s %s: %.1e" % (dtype, name, apart), flush=True)
+        expect(apart <= LIMITS[dtype], "losses differ by %.1e" % apart)
+        last = abs(records[-1]["validation_loss"] / plain["plain", dtype][-1]["validation_loss"] - 1)
+        expect(last <= LIMITS[dtype], "validation losses differ by %.1e" % last)
+
+    check.__doc__ = "%s has the losses of a plain process in %s" % (name, dtype)
+    return needs(*tools)(check)
+
+
+plain = {}
+
+if __name__ == "__main__":
+    agreements = []
+    for kind in ("f32", "f64"):
+        for ranks in (1, 2, 3, 4):
+            agreements.append(losses_agree(kind, "mpirun -np %d" % ranks, mpirun(ranks), ["mpirun"]))
+        agreements.append(losses_agree(kind, "torchrun with 2 processes", torchrun(2), ["torchrun"]))
+        agreements.append(losses_agree(kind, "mpirun -np 2 with 3 micro-batches and everything kept", mpirun(2),
+                                       ["mpirun"], "--micro_batches", "3", "--checkpoint", "off", "--reshard", "off"))
+    main([whole_run, repeats] + agreements)
