@@ -84,7 +84,7 @@ run_tests() {
   rm -rf "$folder/test_results" "$folder/junit.xml" && mkdir -p "$folder/test_results"
   (cd "$folder" && ctest --show-only=json-v1 > tests.json && $without_aslr ctest -j "$jobs" \
     --output-on-failure --no-label-summary --test-output-size-passed 1048576 \
-    --test-output-size-failed 1048576 --output-junit "$folder/junit.xml" "$@") | grep -v '^ *Start '
+    --test-output-size-failed 1048576 --output-junit "$folder/junit.xml" "$@") | grep --line-buffered -v '^ *Start '
   "$python" tests/tally.py add "$stage" "$folder" "$tally"
 }
 
