@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "sherd/runtime/comm/gloo_link.h"
-#include "sherd/runtime/comm/rank_sum.h"
+#include "sherd/runtime/comm/internal/gloo_link.h"
+#include "sherd/runtime/comm/internal/rank_sum.h"
 #include "sherd/runtime/core/allocator.h"
 #include "sherd/runtime/core/random.h"
 
@@ -43,8 +43,7 @@ class Staging {
   Staging(const Device& device, int64_t bytes)
       : device_(device),
         bytes_(bytes),
-        data_(static_cast<char*>(
-            device.allocator().Allocate(bytes, MemoryCategory::kStaging))) {}
+        data_(static_cast<char*>(device.allocator().Allocate(bytes, MemoryCategory::kStaging))) {}
   ~Staging() { device_.allocator().Free(data_, bytes_, MemoryCategory::kStaging); }
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
@@ -149,7 +148,8 @@ class Exchange {
         incoming[p]->Receive(peer, Slot(WireKind::kReduce, k), k % depth * piece, length(k));
       }
     }
-    std::vector<std::unique_ptr<WireBuffer>> outgoing = SendRegions(full, regions, piece, WireKind::kReduce);
+    std::vector<std::unique_ptr<WireBuffer>> outgoing =
+        SendRegions(full, regions, piece, WireKind::kReduce);
     std::vector<const void*> inputs(static_cast<size_t>(size_));
     for (int64_t k = 0; k < pieces; ++k) {
       for (int peer : Peers()) {
@@ -222,8 +222,8 @@ class Exchange {
       const Region region = regions[static_cast<size_t>(peer)];
       if (region.bytes == 0) continue;
       auto& buffer = outgoing[static_cast<size_t>(peer)];
-      buffer = std::make_unique<WireBuffer>(link_, const_cast<char*>(data) + region.begin,
-                                            region.bytes);
+      buffer =
+          std::make_unique<WireBuffer>(link_, const_cast<char*>(data) + region.begin, region.bytes);
       for (int64_t k = 0; k < Pieces(region.bytes, piece); ++k) {
         buffer->Send(peer, Slot(kind, k), k * piece, std::min(piece, region.bytes - k * piece));
       }
@@ -375,9 +375,9 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> ConnectGloo(std::shared_ptr<Store>
                                                           int size, GlooOptions options) {
   if (!options.device.defined()) options.device = Device::Cpu();
   if (options.piece_bytes < kMinPieceBytes || options.piece_bytes % 64 != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("piece_bytes is ", options.piece_bytes, "; it must be a multiple of 64, at least ",
-                     kMinPieceBytes));
+    return absl::InvalidArgumentError(absl::StrCat("piece_bytes is ", options.piece_bytes,
+                                                   "; it must be a multiple of 64, at least ",
+                                                   kMinPieceBytes));
   }
   absl::StatusOr<std::shared_ptr<GlooLink>> link =
       GlooLink::Connect(std::move(store), rank, size, options);

@@ -33,7 +33,8 @@ struct GlooOptions {
 //
 // COLLECTIVE. `store` is only used to find each other, and, while the group lives, to spread the
 // news of an Abort; its keys must be of this job and this generation (see PrefixStore).
-// Threads: starts two threads, Gloo's own and a watchdog; both block all signals. The caller's signal
+// Threads: starts two threads, Gloo's own and a watchdog; both block all signals. The caller's
+// signal
 //   mask is as before when this returns.
 // Errors: kDeadlineExceeded naming the ranks that did not come; kUnavailable when the store or a
 //   connection broke.

@@ -63,7 +63,8 @@ class Variables {
     if (!info.local_known) return;
     Position(local_rank, local_size, info.local_rank, info.local_size);
     if (status_.ok() && info.local_size > info.size) {
-      Complain(absl::StrCat(local_size, " is ", info.local_size, ", but ", size, " is ", info.size));
+      Complain(
+          absl::StrCat(local_size, " is ", info.local_size, ", but ", size, " is ", info.size));
     }
   }
 
@@ -115,8 +116,8 @@ void ReadSlurm(Variables& v, LaunchInfo& info) {
   info.local_size = tasks;
 }
 
-// RANK and WORLD_SIZE set by hand inside an mpirun must mean the same ranks. Under torchrun they need
-// not: mpirun may have started its agents, one a host.
+// RANK and WORLD_SIZE set by hand inside an mpirun must mean the same ranks. Under torchrun they
+// need not: mpirun may have started its agents, one a host.
 void CheckAgainst(const char* rank, const char* size, const LaunchInfo& info, Variables& v) {
   if (!v.Has(rank) || !v.Has(size)) return;
   if (v.Number(rank) == info.rank && v.Number(size) == info.size) return;
@@ -157,11 +158,16 @@ void ReadLauncher(Variables& v, LaunchInfo& info) {
 
 const char* NameOf(Launcher launcher) {
   switch (launcher) {
-    case Launcher::kNone: return "no launcher";
-    case Launcher::kTorchrun: return "torchrun";
-    case Launcher::kOpenMpi: return "OpenMPI";
-    case Launcher::kMpich: return "MPICH";
-    case Launcher::kSlurm: return "Slurm";
+    case Launcher::kNone:
+      return "no launcher";
+    case Launcher::kTorchrun:
+      return "torchrun";
+    case Launcher::kOpenMpi:
+      return "OpenMPI";
+    case Launcher::kMpich:
+      return "MPICH";
+    case Launcher::kSlurm:
+      return "Slurm";
   }
   return "an unknown launcher";
 }

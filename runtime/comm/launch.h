@@ -19,8 +19,8 @@ struct LaunchInfo {
   Launcher launcher = Launcher::kNone;
   int rank = 0;
   int size = 1;
-  // Among the ranks on this host. When the launcher gave no such numbers, `local_known` is false and
-  // the two are 0 and 1.
+  // Among the ranks on this host. When the launcher gave no such numbers, `local_known` is false
+  // and the two are 0 and 1.
   int local_rank = 0;
   int local_size = 1;
   bool local_known = true;

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "sherd/runtime/comm/rank_sum.h"
+#include "sherd/runtime/comm/internal/rank_sum.h"
 
 namespace sherd {
 namespace {

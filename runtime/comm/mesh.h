@@ -17,6 +17,7 @@ namespace sherd {
 // Threads: reading is safe; the group has its own rules.
 class Mesh {
  public:
+  // A mesh of nothing, for members that are set later.
   Mesh() = default;
   // A mesh of one axis, all ranks of `shard_group`.
   // `device` is where this rank computes, `store` is shared by all ranks of the mesh.
@@ -31,14 +32,16 @@ class Mesh {
   bool defined() const { return shard_group_ != nullptr; }
   // Ranks that hold the pieces of one copy of the parameters. REQUIRES (this and below): defined().
   ProcessGroup& shard_group() const { return *shard_group_; }
+  // The same, for whoever outlives the mesh.
   const std::shared_ptr<ProcessGroup>& shared_shard_group() const { return shard_group_; }
   int shard_rank() const { return shard_group_->rank(); }
   int shard_size() const { return shard_group_->size(); }
-  // All ranks, whatever the axes.
+  // All ranks, whatever the axes: by this many does a sum over the mesh exceed a mean.
   int size() const { return shard_group_->size(); }
 
   // Keys set here are seen by every rank; use a prefix of your own.
   Store& store() const { return *store_; }
+  // Where this rank computes and keeps its pieces.
   const Device& device() const { return device_; }
   const LogSink& log() const { return log_; }
   // What all copies of this mesh share beside the group; the shard layer keeps its streams here.

@@ -36,17 +36,17 @@ struct CollectiveCall {
 // A number of ranks that call collectives together; the handle one rank has.
 //
 // Collectives block until this rank's part is done, on whatever thread calls them. Reductions SUM,
-// nothing else; who divides is decided elsewhere. Sums are taken in rank order, ((r0 + r1) + r2)...,
-// so a rerun has the same bits, and every rank has the same. bf16 is added up in f32 and rounded
-// once.
-// Threads: one collective at a time per group; collectives of a group and of its forks may run at
+// nothing else; who divides is decided elsewhere. Sums are taken in rank order, ((r0 + r1) +
+// r2)..., so a rerun has the same bits, and every rank has the same. bf16 is added up in f32 and
+// rounded once. Threads: one collective at a time per group; collectives of a group and of its
+// forks may run at
 //   once. A second call that overlaps is kFailedPrecondition. Abort at any time from any thread.
 // Errors: collectives throw sherd::Error. kInvalidArgument for bad arguments, found before anything
 //   is sent; kFailedPrecondition, on all ranks, when ranks call different collectives, naming both
-//   calls; kDeadlineExceeded when ranks were not heard from in time, naming them; kUnavailable when a
-//   peer died, naming it; kAborted after Abort here or on a peer. After each of these but the first
-//   the group and its forks are dead: output buffers are undefined and later calls throw the same
-//   error.
+//   calls; kDeadlineExceeded when ranks were not heard from in time, naming them; kUnavailable when
+//   a peer died, naming it; kAborted after Abort here or on a peer. After each of these but the
+//   first the group and its forks are dead: output buffers are undefined and later calls throw the
+//   same error.
 class ProcessGroup {
  public:
   virtual ~ProcessGroup() = default;
@@ -60,8 +60,9 @@ class ProcessGroup {
 
   // Puts every rank's shard into `full`, rank r's at byte r * bytes_per_rank.
   //
-  // COLLECTIVE. `bytes_per_rank` may be 0. Shapes: `full` has size() * bytes_per_rank bytes. In place,
-  // without a copy, when shard == full + rank() * bytes_per_rank; otherwise the two do not overlap.
+  // COLLECTIVE. `bytes_per_rank` may be 0. Shapes: `full` has size() * bytes_per_rank bytes. In
+  // place, without a copy, when shard == full + rank() * bytes_per_rank; otherwise the two do not
+  // overlap.
   void AllGather(const void* shard, void* full, int64_t bytes_per_rank, ErrorContext context = {});
 
   // Sums the ranks' `full` buffers and leaves piece rank() of the sum in `shard`.
@@ -69,7 +70,8 @@ class ProcessGroup {
   // COLLECTIVE. With `add`, the sum is added to what `shard` holds: shard + (r0 + r1 + ...).
   // Shapes: `full` has size() * elems_per_rank elements of `dtype`; `shard` does not overlap it, or
   // is its own piece, full + rank() * elems_per_rank (then without `add`).
-  // Cost: peers' pieces are sent straight from `full`; received ones pass through staging of bounded
+  // Cost: peers' pieces are sent straight from `full`; received ones pass through staging of
+  // bounded
   //   size, whatever the shard.
   void ReduceScatter(const void* full, void* shard, int64_t elems_per_rank, DType dtype, bool add,
                      ErrorContext context = {});

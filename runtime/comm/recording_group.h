@@ -10,14 +10,14 @@
 
 namespace sherd {
 
-// One collective a rank called.
+// One collective a rank called, as it was called.
 struct CollectiveRecord {
   CollectiveOp op = CollectiveOp::kBarrier;
-  int64_t bytes = 0;      // see CollectiveCall
+  int64_t bytes = 0;  // see CollectiveCall
   DType dtype = DType::kF32;
-  uint64_t sequence = 0;  // within its group
-  std::string group;      // "" for the group that was wrapped, a fork's name for forks
-  std::string module_path;
+  uint64_t sequence = 0;    // within its group
+  std::string group;        // "" for the group that was wrapped, a fork's name for forks
+  std::string module_path;  // of the caller's ErrorContext
 };
 
 // What was called, in the order in which calls began; one log for a group and its forks.
@@ -25,6 +25,7 @@ struct CollectiveRecord {
 // Threads: safe.
 class CollectiveLog {
  public:
+  // Adds one call; what MakeRecordingGroup's groups do.
   void Append(CollectiveRecord record);
   // A copy of everything so far.
   std::vector<CollectiveRecord> records() const;
@@ -32,6 +33,7 @@ class CollectiveLog {
   int64_t count(CollectiveOp op) const;
   // The sum of the records' bytes for `op`.
   int64_t bytes(CollectiveOp op) const;
+  // Forgets everything, for the next phase of a test.
   void Clear();
 
  private:
@@ -39,8 +41,8 @@ class CollectiveLog {
   std::vector<CollectiveRecord> records_;
 };
 
-// Wraps `inner` so that every collective is written to `log` when it begins; forks write to the same
-// log. Changes nothing else.
+// Wraps `inner` so that every collective is written to `log` when it begins; forks write to the
+// same log. Changes nothing else. Ownership: shares both.
 std::unique_ptr<ProcessGroup> MakeRecordingGroup(std::shared_ptr<ProcessGroup> inner,
                                                  std::shared_ptr<CollectiveLog> log);
 

@@ -15,9 +15,8 @@ namespace {
 
 absl::Status CheckSizes(std::string_view key, std::string_view value = {}) {
   if (key.empty() || static_cast<int64_t>(key.size()) > Store::kMaxKeyBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a store key has ", key.size(), " bytes; allowed are 1 to ",
-                     Store::kMaxKeyBytes));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a store key has ", key.size(), " bytes; allowed are 1 to ", Store::kMaxKeyBytes));
   }
   if (static_cast<int64_t>(value.size()) > Store::kMaxValueBytes) {
     return absl::InvalidArgumentError(absl::StrCat("the value of store key '", std::string(key),
@@ -52,9 +51,8 @@ class MemoryStore final : public Store {
       return found != values_.end();
     });
     if (exists) return found->second;
-    return absl::DeadlineExceededError(absl::StrCat("store key '", std::string(key),
-                                                    "' was not set within ",
-                                                    absl::FormatDuration(timeout)));
+    return absl::DeadlineExceededError(absl::StrCat(
+        "store key '", std::string(key), "' was not set within ", absl::FormatDuration(timeout)));
   }
 
   absl::StatusOr<std::optional<std::string>> TryGet(std::string_view key) override {

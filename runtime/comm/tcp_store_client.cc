@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "sherd/runtime/comm/socket.h"
-#include "sherd/runtime/comm/store_wire.h"
+#include "sherd/runtime/comm/internal/socket.h"
+#include "sherd/runtime/comm/internal/store_wire.h"
 #include "sherd/runtime/comm/tcp_store.h"
 
 namespace sherd {
@@ -32,36 +32,33 @@ absl::StatusOr<Socket> DialAndGreet(const std::string& host, int port, const std
   status = internal::ReceiveAll(*socket, &answer, 1, deadline);
   if (!status.ok()) return status;
   if (answer == internal::kSecretAccepted) return socket;
-  return absl::PermissionDeniedError(
-      absl::StrCat("the store at ", host, ":", port, " belongs to another job: it knows another ",
-                   "secret"));
+  return absl::PermissionDeniedError(absl::StrCat(
+      "the store at ", host, ":", port, " belongs to another job: it knows another ", "secret"));
 }
 
 class TcpStoreClient final : public Store {
  public:
   TcpStoreClient(const std::string& host, int port, const std::string& secret)
-      : name_(absl::StrCat(host, ":", port)), pool_([=] {
-          return DialAndGreet(host, port, secret, absl::Now() + kAnswerTimeout);
-        }) {}
+      : name_(absl::StrCat(host, ":", port)),
+        pool_([=] { return DialAndGreet(host, port, secret, absl::Now() + kAnswerTimeout); }) {}
 
   void Keep(Socket socket) { pool_.GiveBack(std::move(socket)); }
 
   absl::Status Set(std::string_view key, std::string_view value) override {
-    return Ask({.op = StoreOp::kSet, .key = std::string(key), .value = std::string(value)}).status();
+    return Ask({.op = StoreOp::kSet, .key = std::string(key), .value = std::string(value)})
+        .status();
   }
   absl::StatusOr<std::string> Get(std::string_view key, absl::Duration timeout) override {
     timeout = std::clamp(timeout, absl::ZeroDuration(), absl::Hours(24 * 365));
-    absl::StatusOr<StoreResponse> response =
-        Ask({.op = StoreOp::kGet,
-             .number = absl::ToInt64Milliseconds(timeout),
-             .key = std::string(key)},
-            timeout);
+    absl::StatusOr<StoreResponse> response = Ask({.op = StoreOp::kGet,
+                                                  .number = absl::ToInt64Milliseconds(timeout),
+                                                  .key = std::string(key)},
+                                                 timeout);
     if (!response.ok()) return response.status();
     return std::move(response->value);
   }
   absl::StatusOr<std::optional<std::string>> TryGet(std::string_view key) override {
-    absl::StatusOr<StoreResponse> response =
-        Ask({.op = StoreOp::kTryGet, .key = std::string(key)});
+    absl::StatusOr<StoreResponse> response = Ask({.op = StoreOp::kTryGet, .key = std::string(key)});
     if (absl::IsNotFound(response.status())) return std::optional<std::string>();
     if (!response.ok()) return response.status();
     return std::optional<std::string>(std::move(response->value));
@@ -82,8 +79,7 @@ class TcpStoreClient final : public Store {
     return std::move(response->value);
   }
   absl::StatusOr<bool> Delete(std::string_view key) override {
-    absl::StatusOr<StoreResponse> response =
-        Ask({.op = StoreOp::kDelete, .key = std::string(key)});
+    absl::StatusOr<StoreResponse> response = Ask({.op = StoreOp::kDelete, .key = std::string(key)});
     if (!response.ok()) return response.status();
     return response->number != 0;
   }
@@ -102,8 +98,8 @@ class TcpStoreClient final : public Store {
     absl::StatusOr<StoreResponse> response = Exchange(request, absl::Now() + wait + kAnswerTimeout);
     if (!response.ok()) {
       // Whatever happened to the connection, the server is not answering.
-      return absl::UnavailableError(absl::StrCat("the store at ", name_, " is gone: ",
-                                                 std::string(response.status().message())));
+      return absl::UnavailableError(absl::StrCat(
+          "the store at ", name_, " is gone: ", std::string(response.status().message())));
     }
     if (response->code != absl::StatusCode::kOk) {
       return absl::Status(response->code, response->value);
@@ -148,10 +144,9 @@ absl::StatusOr<std::shared_ptr<Store>> ConnectTcpStore(const std::string& host, 
     }
     if (absl::IsPermissionDenied(socket.status())) return socket.status();
     if (absl::Now() >= deadline) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("no store answered at ", host, ":", port, " within ",
-                       absl::FormatDuration(timeout), ": ",
-                       std::string(socket.status().message())));
+      return absl::DeadlineExceededError(absl::StrCat(
+          "no store answered at ", host, ":", port, " within ", absl::FormatDuration(timeout), ": ",
+          std::string(socket.status().message())));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }

@@ -19,8 +19,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "sherd/runtime/base/thread.h"
-#include "sherd/runtime/comm/socket.h"
-#include "sherd/runtime/comm/store_wire.h"
+#include "sherd/runtime/comm/internal/socket.h"
+#include "sherd/runtime/comm/internal/store_wire.h"
 #include "sherd/runtime/comm/tcp_store.h"
 
 namespace sherd {
@@ -50,10 +50,10 @@ struct Connection {
   Socket socket;
   std::string input;
   std::string output;
-  bool trusted = false;   // has shown the secret
-  bool closing = false;   // closed once `output` is sent
+  bool trusted = false;  // has shown the secret
+  bool closing = false;  // closed once `output` is sent
   Clock::time_point opened;
-  bool waiting = false;   // a kGet for a key that does not exist yet
+  bool waiting = false;  // a kGet for a key that does not exist yet
   std::string awaited;
   Clock::time_point wait_until;
 };
@@ -77,13 +77,17 @@ StoreResponse Respond(const absl::StatusOr<T>& result) {
 
 StoreResponse Execute(Store& table, const StoreRequest& request) {
   switch (request.op) {
-    case StoreOp::kSet: return Failure(table.Set(request.key, request.value));
+    case StoreOp::kSet:
+      return Failure(table.Set(request.key, request.value));
     case StoreOp::kGet:
-    case StoreOp::kTryGet: return Respond(table.TryGet(request.key));
-    case StoreOp::kAdd: return Respond(table.Add(request.key, request.number));
+    case StoreOp::kTryGet:
+      return Respond(table.TryGet(request.key));
+    case StoreOp::kAdd:
+      return Respond(table.Add(request.key, request.number));
     case StoreOp::kCompareSet:
       return Respond(table.CompareSet(request.key, request.expected, request.value));
-    case StoreOp::kDelete: return Respond(table.Delete(request.key));
+    case StoreOp::kDelete:
+      return Respond(table.Delete(request.key));
   }
   return Failure(absl::InvalidArgumentError("unknown operation"));
 }
@@ -108,8 +112,8 @@ class Bell {
 
 }  // namespace
 
-// The table, the listening socket and the thread that serves it. Is itself the hosting rank's Store,
-// so that the thread hears of what that rank sets.
+// The table, the listening socket and the thread that serves it. Is itself the hosting rank's
+// Store, so that the thread hears of what that rank sets.
 class TcpStoreServer::Impl final : public Store {
  public:
   Impl(Options options, Socket listener)
@@ -167,10 +171,9 @@ class TcpStoreServer::Impl final : public Store {
       if (Clock::now() < accept_after_) polled[1].events = 0;
       for (const Connection& c : connections_) {
         const bool want_input = !c.waiting && !c.closing && c.output.size() < kMaxUnsentBytes;
-        polled.push_back({c.socket.fd(),
-                          static_cast<short>((want_input ? POLLIN : 0) |
-                                             (c.output.empty() ? 0 : POLLOUT)),
-                          0});
+        polled.push_back(
+            {c.socket.fd(),
+             static_cast<short>((want_input ? POLLIN : 0) | (c.output.empty() ? 0 : POLLOUT)), 0});
       }
       poll(polled.data(), polled.size(), 100);
       if (polled[0].revents != 0) bell_.Silence();
@@ -212,7 +215,8 @@ class TcpStoreServer::Impl final : public Store {
       if ((events & POLLHUP) != 0 && (events & POLLIN) == 0) return false;
       if ((events & POLLIN) != 0 && !Read(c)) return false;
       if (!Process(c)) return false;
-      if (!c.trusted && Clock::now() - c.opened > absl::ToChronoNanoseconds(options_.secret_timeout)) {
+      if (!c.trusted &&
+          Clock::now() - c.opened > absl::ToChronoNanoseconds(options_.secret_timeout)) {
         return false;
       }
       return Write(c);
@@ -286,8 +290,8 @@ class TcpStoreServer::Impl final : public Store {
     if (request.op == StoreOp::kGet && response.code == absl::StatusCode::kNotFound) {
       c.waiting = true;
       c.awaited = request.key;
-      c.wait_until = Clock::now() + std::chrono::milliseconds(std::clamp<int64_t>(
-                                        request.number, 0, kLongestWaitMs));
+      c.wait_until = Clock::now() + std::chrono::milliseconds(
+                                        std::clamp<int64_t>(request.number, 0, kLongestWaitMs));
       return;
     }
     c.output += internal::Encode(response);

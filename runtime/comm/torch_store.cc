@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "sherd/runtime/comm/socket.h"
+#include "sherd/runtime/comm/internal/socket.h"
 #include "sherd/runtime/comm/tcp_store.h"
 
 namespace sherd {
@@ -80,9 +80,9 @@ absl::StatusOr<bool> ProbeModern(const std::string& host, int port, absl::Time d
 class TorchStore final : public Store {
  public:
   TorchStore(const std::string& host, int port, bool modern)
-      : name_(absl::StrCat(host, ":", port)), modern_(modern), pool_([=] {
-          return DialTorch(host, port, modern, absl::Now() + kAnswerTimeout);
-        }) {}
+      : name_(absl::StrCat(host, ":", port)),
+        modern_(modern),
+        pool_([=] { return DialTorch(host, port, modern, absl::Now() + kAnswerTimeout); }) {}
 
   absl::Status Set(std::string_view key, std::string_view value) override {
     // SET has no answer; a question after it on the same connection tells that it arrived.
@@ -112,9 +112,8 @@ class TorchStore final : public Store {
       return Fetch(socket, key, value);
     });
     if (late) {
-      return absl::DeadlineExceededError(absl::StrCat("store key '", std::string(key),
-                                                      "' was not set within ",
-                                                      absl::FormatDuration(timeout)));
+      return absl::DeadlineExceededError(absl::StrCat(
+          "store key '", std::string(key), "' was not set within ", absl::FormatDuration(timeout)));
     }
     if (!status.ok()) return status;
     return value;
@@ -166,8 +165,8 @@ class TorchStore final : public Store {
   absl::Status Run(std::string_view key, std::string_view value, const Body& body) {
     if (key.empty() || static_cast<int64_t>(key.size()) > kMaxKeyBytes ||
         static_cast<int64_t>(value.size()) > kMaxValueBytes) {
-      return absl::InvalidArgumentError(absl::StrCat("store key or value out of limits: ",
-                                                     key.size(), " and ", value.size(), " bytes"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "store key or value out of limits: ", key.size(), " and ", value.size(), " bytes"));
     }
     absl::StatusOr<Socket> socket = pool_.Take();
     absl::Status status = socket.ok() ? body(*socket) : socket.status();
@@ -175,8 +174,8 @@ class TorchStore final : public Store {
       pool_.GiveBack(*std::move(socket));
       return status;
     }
-    return absl::UnavailableError(absl::StrCat("torchrun's store at ", name_, " is gone: ",
-                                               std::string(status.message())));
+    return absl::UnavailableError(
+        absl::StrCat("torchrun's store at ", name_, " is gone: ", std::string(status.message())));
   }
 
   absl::StatusOr<int64_t> AskNumber(std::string_view key, const Request& request) {
@@ -229,12 +228,12 @@ absl::StatusOr<std::shared_ptr<Store>> ConnectTorchStore(const std::string& host
   const absl::Time deadline = absl::Now() + timeout;
   for (;;) {
     absl::StatusOr<bool> modern = ProbeModern(host, port, deadline);
-    if (modern.ok()) return std::shared_ptr<Store>(std::make_shared<TorchStore>(host, port, *modern));
+    if (modern.ok())
+      return std::shared_ptr<Store>(std::make_shared<TorchStore>(host, port, *modern));
     if (absl::Now() >= deadline) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("torchrun's store did not answer at ", host, ":", port, " within ",
-                       absl::FormatDuration(timeout), ": ",
-                       std::string(modern.status().message())));
+      return absl::DeadlineExceededError(absl::StrCat(
+          "torchrun's store did not answer at ", host, ":", port, " within ",
+          absl::FormatDuration(timeout), ": ", std::string(modern.status().message())));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }

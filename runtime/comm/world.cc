@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "sherd/runtime/comm/gloo_group.h"
+#include "sherd/runtime/comm/internal/rendezvous.h"
 #include "sherd/runtime/comm/local_group.h"
-#include "sherd/runtime/comm/rendezvous.h"
 
 namespace sherd {
 struct World::State {
@@ -40,9 +40,7 @@ ProcessGroup& World::group() const { return *state_->group; }
 Store& World::store() const { return *state_->store; }
 const LogSink& World::log() const { return state_->log; }
 
-Mesh World::mesh() const {
-  return Mesh(state_->group, state_->store, state_->device, state_->log);
-}
+Mesh World::mesh() const { return Mesh(state_->group, state_->store, state_->device, state_->log); }
 
 absl::StatusOr<World> World::FromEnvironment(WorldOptions options) {
   absl::StatusOr<LaunchInfo> launch = ParseLaunch(ProcessEnvironment());
@@ -94,7 +92,8 @@ absl::StatusOr<World> World::Join(std::shared_ptr<Store> store, const LaunchInfo
     options.log({.level = LogLevel::kWarning,
                  .rank = launch.rank,
                  .text = absl::StrCat("this rank computes with ", threads, " threads, but may use ",
-                                      cpus, " CPUs, which ", cpu_sharers, " ranks share; launchers "
+                                      cpus, " CPUs, which ", cpu_sharers,
+                                      " ranks share; launchers "
                                       "that bind ranks to cores have an option not to")});
   }
   state->device = Device::Cpu({.index = std::max(options.device_index, 0), .threads = threads});

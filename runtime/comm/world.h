@@ -16,8 +16,9 @@
 namespace sherd {
 
 struct WorldOptions {
-  // Compute threads of this rank. 0: the CPUs this process may use, divided by the ranks of its host
-  // that may use the same ones, at least 1. OMP_NUM_THREADS is not read: torchrun sets it to 1.
+  // Compute threads of this rank. 0: the CPUs this process may use, divided by the ranks of its
+  // host that may use the same ones, at least 1. OMP_NUM_THREADS is not read: torchrun sets it
+  // to 1.
   int threads = 0;
   // Index of the CPU device. -1: 0, as each process sees its own.
   int device_index = -1;
@@ -45,7 +46,8 @@ class World {
  public:
   // Joins the job this process was started in: torchrun, mpirun, srun, or a single process.
   //
-  // COLLECTIVE. Errors: kInvalidArgument for contradictory launch variables; kDeadlineExceeded naming
+  // COLLECTIVE. Errors: kInvalidArgument for contradictory launch variables; kDeadlineExceeded
+  // naming
   //   the ranks that did not arrive; kUnavailable when a connection broke.
   static absl::StatusOr<World> FromEnvironment(WorldOptions options = {});
 

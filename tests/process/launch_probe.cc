@@ -4,7 +4,8 @@
 //   meet       as sum, but waits for the others for 3 s only
 //   loop       reduces for ever; prints an error's text and ends with 3
 //   throw R    as loop, but rank R throws after a while
-//   retry      under torchrun: rank 1 of the first attempt ends with 7 after the ranks have met; later
+//   retry      under torchrun: rank 1 of the first attempt ends with 7 after the ranks have met;
+//   later
 //              attempts are as sum
 //   stop R     as loop, but rank R does not call any more after a while, with a deadline of 2 s
 #include <unistd.h>

@@ -37,11 +37,14 @@ void RunFailing(int world, const std::function<void(World&)>& body, RankOptions 
   std::mutex mutex;
   int ended = 0;
   try {
-    RunRanks(world, [&](World& w) {
-      body(w);
-      std::lock_guard<std::mutex> lock(mutex);
-      ++ended;
-    }, options);
+    RunRanks(
+        world,
+        [&](World& w) {
+          body(w);
+          std::lock_guard<std::mutex> lock(mutex);
+          ++ended;
+        },
+        options);
   } catch (const Error&) {
   }
   EXPECT_EQ(ended, world) << "a body threw";
@@ -89,9 +92,9 @@ TEST(CommMismatch, SizesTypesRootsAndOrderMustAgree) {
   auto buffer = [&](int rank) { return rank == 0 ? a.data() : b.data(); };
   differs([&](ProcessGroup& g, int r) { g.AllReduce(buffer(r), 8 + r, DType::kF32); },
           "rank 1 called all_reduce of 36 bytes");
-  differs([&](ProcessGroup& g, int r) {
-    g.AllReduce(buffer(r), 8, r == 0 ? DType::kF32 : DType::kI32);
-  }, "rank 1 called all_reduce of 32 bytes of i32");
+  differs([&](ProcessGroup& g,
+              int r) { g.AllReduce(buffer(r), 8, r == 0 ? DType::kF32 : DType::kI32); },
+          "rank 1 called all_reduce of 32 bytes of i32");
   differs([&](ProcessGroup& g, int r) { g.Broadcast(buffer(r), 8, r); }, "from rank 1");
   differs([&](ProcessGroup& g, int r) { g.Fork(r == 0 ? "x" : "y")->Barrier(); },
           "fork of another name");
@@ -151,25 +154,28 @@ TEST(CommAbort, LocalGroupAbortsToo) {
 TEST(CommDeadline, NamesTheRanksThatDidNotCall) {
   RankOptions options;
   options.collective_timeout = absl::Milliseconds(700);
-  RunFailing(4, [](World& w) {
-    if (w.rank() == 1 || w.rank() == 3) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(3000));
-      const Error error = Thrown([&] { w.group().Barrier(); });
-      EXPECT_EQ(error.code(), absl::StatusCode::kDeadlineExceeded);
-      ExpectHas(error, {"on rank", "ranks 1, 3 of 4 did not call it"});
-      return;
-    }
-    std::vector<float> data(4);
-    const auto start = Clock::now();
-    const Error error =
-        Thrown([&] { w.group().AllReduce(data.data(), 4, DType::kF32, {.module_path = "head"}); });
-    const auto took = Clock::now() - start;
-    EXPECT_GE(took, std::chrono::milliseconds(600));
-    EXPECT_LT(took, std::chrono::milliseconds(2800));
-    EXPECT_EQ(error.code(), absl::StatusCode::kDeadlineExceeded);
-    ExpectHas(error, {"all_reduce of 16 bytes of f32 (#1)", "ranks 1, 3 of 4 did not call it",
-                      "700ms", "in head"});
-  }, options);
+  RunFailing(
+      4,
+      [](World& w) {
+        if (w.rank() == 1 || w.rank() == 3) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(3000));
+          const Error error = Thrown([&] { w.group().Barrier(); });
+          EXPECT_EQ(error.code(), absl::StatusCode::kDeadlineExceeded);
+          ExpectHas(error, {"on rank", "ranks 1, 3 of 4 did not call it"});
+          return;
+        }
+        std::vector<float> data(4);
+        const auto start = Clock::now();
+        const Error error = Thrown(
+            [&] { w.group().AllReduce(data.data(), 4, DType::kF32, {.module_path = "head"}); });
+        const auto took = Clock::now() - start;
+        EXPECT_GE(took, std::chrono::milliseconds(600));
+        EXPECT_LT(took, std::chrono::milliseconds(2800));
+        EXPECT_EQ(error.code(), absl::StatusCode::kDeadlineExceeded);
+        ExpectHas(error, {"all_reduce of 16 bytes of f32 (#1)", "ranks 1, 3 of 4 did not call it",
+                          "700ms", "in head"});
+      },
+      options);
 }
 
 TEST(CommLoss, ALeavingRankIsNamed) {

@@ -31,11 +31,16 @@ double Element(int rank, int64_t i, DType dtype) {
 void Put(char* data, int64_t i, DType dtype, double value) {
   auto put = [&](auto typed) { std::memcpy(data + i * SizeOf(dtype), &typed, sizeof(typed)); };
   switch (dtype) {
-    case DType::kF32: return put(static_cast<float>(value));
-    case DType::kF64: return put(value);
-    case DType::kBF16: return put(BFloat16(static_cast<float>(value)));
-    case DType::kI32: return put(static_cast<int32_t>(value));
-    case DType::kI64: return put(static_cast<int64_t>(value));
+    case DType::kF32:
+      return put(static_cast<float>(value));
+    case DType::kF64:
+      return put(value);
+    case DType::kBF16:
+      return put(BFloat16(static_cast<float>(value)));
+    case DType::kI32:
+      return put(static_cast<int32_t>(value));
+    case DType::kI64:
+      return put(static_cast<int64_t>(value));
   }
 }
 
@@ -45,11 +50,16 @@ double Take(const char* data, int64_t i, DType dtype) {
     return typed;
   };
   switch (dtype) {
-    case DType::kF32: return static_cast<double>(get(float()));
-    case DType::kF64: return get(double());
-    case DType::kBF16: return static_cast<double>(static_cast<float>(get(BFloat16())));
-    case DType::kI32: return get(int32_t());
-    case DType::kI64: return static_cast<double>(get(int64_t()));
+    case DType::kF32:
+      return static_cast<double>(get(float()));
+    case DType::kF64:
+      return get(double());
+    case DType::kBF16:
+      return static_cast<double>(static_cast<float>(get(BFloat16())));
+    case DType::kI32:
+      return get(int32_t());
+    case DType::kI64:
+      return static_cast<double>(get(int64_t()));
   }
   return 0;
 }
@@ -85,106 +95,124 @@ class CommGroup : public ::testing::TestWithParam<std::tuple<int, int64_t>> {
 };
 
 // 0 and 1 element, odd sizes, a piece of f32 and its neighbours, several pieces.
-INSTANTIATE_TEST_SUITE_P(
-    Sizes, CommGroup,
-    ::testing::Combine(::testing::Values(1, 2, 3, 4),
-                       ::testing::Values<int64_t>(0, 1, 3, 1021, (1 << 14) - 1, 1 << 14,
-                                                  (1 << 14) + 1, 50001)),
-    [](const auto& test) {
-      return "W" + std::to_string(std::get<0>(test.param)) + "x" +
-             std::to_string(std::get<1>(test.param));
-    });
+INSTANTIATE_TEST_SUITE_P(Sizes, CommGroup,
+                         ::testing::Combine(::testing::Values(1, 2, 3, 4),
+                                            ::testing::Values<int64_t>(0, 1, 3, 1021, (1 << 14) - 1,
+                                                                       1 << 14, (1 << 14) + 1,
+                                                                       50001)),
+                         [](const auto& test) {
+                           return "W" + std::to_string(std::get<0>(test.param)) + "x" +
+                                  std::to_string(std::get<1>(test.param));
+                         });
 
 TEST_P(CommGroup, AllGatherPutsEveryShardInItsPlace) {
-  RunRanks(world(), [this](World& w) {
-    const int64_t n = elems();
-    const std::vector<char> shard = Filled(w.rank(), n, DType::kF32);
-    std::vector<char> full(static_cast<size_t>(n * 4 * world()), 'x');
-    w.group().AllGather(shard.data(), full.data(), n * 4);
-    std::vector<char> in_place(full.size(), 'y');
-    char* own = in_place.data() + w.rank() * n * 4;
-    std::memcpy(own, shard.data(), shard.size());
-    w.group().AllGather(own, in_place.data(), n * 4);
-    for (int r = 0; r < world(); ++r) {
-      auto expected = [r](int64_t i) { return Element(r, i, DType::kF32); };
-      EXPECT_EQ(FirstWrong(full.data() + r * n * 4, n, DType::kF32, expected), -1);
-      EXPECT_EQ(FirstWrong(in_place.data() + r * n * 4, n, DType::kF32, expected), -1);
-    }
-  }, small_pieces());
+  RunRanks(
+      world(),
+      [this](World& w) {
+        const int64_t n = elems();
+        const std::vector<char> shard = Filled(w.rank(), n, DType::kF32);
+        std::vector<char> full(static_cast<size_t>(n * 4 * world()), 'x');
+        w.group().AllGather(shard.data(), full.data(), n * 4);
+        std::vector<char> in_place(full.size(), 'y');
+        char* own = in_place.data() + w.rank() * n * 4;
+        std::memcpy(own, shard.data(), shard.size());
+        w.group().AllGather(own, in_place.data(), n * 4);
+        for (int r = 0; r < world(); ++r) {
+          auto expected = [r](int64_t i) { return Element(r, i, DType::kF32); };
+          EXPECT_EQ(FirstWrong(full.data() + r * n * 4, n, DType::kF32, expected), -1);
+          EXPECT_EQ(FirstWrong(in_place.data() + r * n * 4, n, DType::kF32, expected), -1);
+        }
+      },
+      small_pieces());
 }
 
 TEST_P(CommGroup, ReduceScatterSumsAndAdds) {
-  RunRanks(world(), [this](World& w) {
-    for (DType dtype : kAllTypes) {
-      const int64_t n = elems();
-      const int64_t begin = w.rank() * n;
-      const std::vector<char> full = Filled(w.rank(), n * world(), dtype);
-      std::vector<char> shard(static_cast<size_t>(n * SizeOf(dtype)), 'x');
-      w.group().ReduceScatter(full.data(), shard.data(), n, dtype, /*add=*/false);
-      EXPECT_EQ(FirstWrong(shard.data(), n, dtype,
-                           [&](int64_t i) { return SumOf(world(), begin + i, dtype); }),
-                -1)
-          << NameOf(dtype);
-      for (int64_t i = 0; i < n; ++i) Put(shard.data(), i, dtype, static_cast<double>(i % 5));
-      w.group().ReduceScatter(full.data(), shard.data(), n, dtype, /*add=*/true);
-      EXPECT_EQ(FirstWrong(shard.data(), n, dtype,
-                           [&](int64_t i) {
-                             return SumOf(world(), begin + i, dtype) + static_cast<double>(i % 5);
-                           }),
-                -1)
-          << NameOf(dtype) << " with add";
-      EXPECT_EQ(full, Filled(w.rank(), n * world(), dtype)) << "the input changed";
-      std::vector<char> in_place = full;
-      w.group().ReduceScatter(in_place.data(), in_place.data() + begin * SizeOf(dtype), n, dtype,
-                              /*add=*/false);
-      EXPECT_EQ(FirstWrong(in_place.data() + begin * SizeOf(dtype), n, dtype,
-                           [&](int64_t i) { return SumOf(world(), begin + i, dtype); }),
-                -1)
-          << NameOf(dtype) << " in place";
-    }
-  }, small_pieces());
+  RunRanks(
+      world(),
+      [this](World& w) {
+        for (DType dtype : kAllTypes) {
+          const int64_t n = elems();
+          const int64_t begin = w.rank() * n;
+          const std::vector<char> full = Filled(w.rank(), n * world(), dtype);
+          std::vector<char> shard(static_cast<size_t>(n * SizeOf(dtype)), 'x');
+          w.group().ReduceScatter(full.data(), shard.data(), n, dtype, /*add=*/false);
+          EXPECT_EQ(FirstWrong(shard.data(), n, dtype,
+                               [&](int64_t i) { return SumOf(world(), begin + i, dtype); }),
+                    -1)
+              << NameOf(dtype);
+          for (int64_t i = 0; i < n; ++i) Put(shard.data(), i, dtype, static_cast<double>(i % 5));
+          w.group().ReduceScatter(full.data(), shard.data(), n, dtype, /*add=*/true);
+          EXPECT_EQ(FirstWrong(shard.data(), n, dtype,
+                               [&](int64_t i) {
+                                 return SumOf(world(), begin + i, dtype) +
+                                        static_cast<double>(i % 5);
+                               }),
+                    -1)
+              << NameOf(dtype) << " with add";
+          EXPECT_EQ(full, Filled(w.rank(), n * world(), dtype)) << "the input changed";
+          std::vector<char> in_place = full;
+          w.group().ReduceScatter(in_place.data(), in_place.data() + begin * SizeOf(dtype), n,
+                                  dtype,
+                                  /*add=*/false);
+          EXPECT_EQ(FirstWrong(in_place.data() + begin * SizeOf(dtype), n, dtype,
+                               [&](int64_t i) { return SumOf(world(), begin + i, dtype); }),
+                    -1)
+              << NameOf(dtype) << " in place";
+        }
+      },
+      small_pieces());
 }
 
 TEST_P(CommGroup, AllReduceSumsOnEveryRank) {
-  RunRanks(world(), [this](World& w) {
-    for (DType dtype : kAllTypes) {
-      std::vector<char> data = Filled(w.rank(), elems(), dtype);
-      w.group().AllReduce(data.data(), elems(), dtype);
-      EXPECT_EQ(FirstWrong(data.data(), elems(), dtype,
-                           [&](int64_t i) { return SumOf(world(), i, dtype); }),
-                -1)
-          << NameOf(dtype);
-    }
-  }, small_pieces());
+  RunRanks(
+      world(),
+      [this](World& w) {
+        for (DType dtype : kAllTypes) {
+          std::vector<char> data = Filled(w.rank(), elems(), dtype);
+          w.group().AllReduce(data.data(), elems(), dtype);
+          EXPECT_EQ(FirstWrong(data.data(), elems(), dtype,
+                               [&](int64_t i) { return SumOf(world(), i, dtype); }),
+                    -1)
+              << NameOf(dtype);
+        }
+      },
+      small_pieces());
 }
 
 TEST_P(CommGroup, BroadcastCopiesTheRootsBytes) {
-  RunRanks(world(), [this](World& w) {
-    for (int root = 0; root < world(); ++root) {
-      std::vector<char> data = Filled(w.rank(), elems(), DType::kI32);
-      w.group().Broadcast(data.data(), elems() * 4, root);
-      EXPECT_EQ(FirstWrong(data.data(), elems(), DType::kI32,
-                           [&](int64_t i) { return Element(root, i, DType::kI32); }),
-                -1)
-          << "root " << root;
-    }
-  }, small_pieces());
+  RunRanks(
+      world(),
+      [this](World& w) {
+        for (int root = 0; root < world(); ++root) {
+          std::vector<char> data = Filled(w.rank(), elems(), DType::kI32);
+          w.group().Broadcast(data.data(), elems() * 4, root);
+          EXPECT_EQ(FirstWrong(data.data(), elems(), DType::kI32,
+                               [&](int64_t i) { return Element(root, i, DType::kI32); }),
+                    -1)
+              << "root " << root;
+        }
+      },
+      small_pieces());
 }
 
 TEST(CommLarge, ShardsOfSeveralMebibytesArriveWhole) {
   RunRanks(3, [](World& w) {
     const int64_t n = 700001;
     std::vector<int32_t> full(static_cast<size_t>(3 * n));
-    for (int64_t i = 0; i < 3 * n; ++i) full[static_cast<size_t>(i)] = static_cast<int32_t>(i) * (w.rank() + 1);
+    for (int64_t i = 0; i < 3 * n; ++i)
+      full[static_cast<size_t>(i)] = static_cast<int32_t>(i) * (w.rank() + 1);
     std::vector<int32_t> shard(static_cast<size_t>(n));
     w.group().ReduceScatter(full.data(), shard.data(), n, DType::kI32, false);
     w.group().AllGather(shard.data(), full.data(), n * 4);
     int64_t wrong = 0;
-    for (int64_t i = 0; i < 3 * n; ++i) wrong += full[static_cast<size_t>(i)] != 6 * static_cast<int32_t>(i);
+    for (int64_t i = 0; i < 3 * n; ++i)
+      wrong += full[static_cast<size_t>(i)] != 6 * static_cast<int32_t>(i);
     EXPECT_EQ(wrong, 0);
-    for (int64_t i = 0; i < 3 * n; ++i) full[static_cast<size_t>(i)] = static_cast<int32_t>(i) - w.rank();
+    for (int64_t i = 0; i < 3 * n; ++i)
+      full[static_cast<size_t>(i)] = static_cast<int32_t>(i) - w.rank();
     w.group().AllReduce(full.data(), 3 * n, DType::kI32);
-    for (int64_t i = 0; i < 3 * n; ++i) wrong += full[static_cast<size_t>(i)] != 3 * static_cast<int32_t>(i) - 3;
+    for (int64_t i = 0; i < 3 * n; ++i)
+      wrong += full[static_cast<size_t>(i)] != 3 * static_cast<int32_t>(i) - 3;
     EXPECT_EQ(wrong, 0);
   });
 }
@@ -290,7 +318,8 @@ TEST(CommArguments, BadOnesAreRefusedBeforeAnythingIsSent) {
     EXPECT_TRUE(refused([&] { group.AllGather(shard.data(), full.data(), -1); }));
     EXPECT_TRUE(refused([&] { group.AllGather(nullptr, full.data(), 4); }));
     EXPECT_TRUE(refused([&] { group.AllGather(full.data() + 1, full.data(), 16); }));
-    EXPECT_TRUE(refused([&] { group.ReduceScatter(full.data(), full.data() + 2, 4, DType::kF32, false); }));
+    EXPECT_TRUE(
+        refused([&] { group.ReduceScatter(full.data(), full.data() + 2, 4, DType::kF32, false); }));
     EXPECT_TRUE(refused([&] {
       group.ReduceScatter(full.data(), full.data() + 4 * w.rank(), 4, DType::kF32, true);
     }));
@@ -308,15 +337,18 @@ TEST(CommRecording, LogHoldsEveryCallOfAGroupAndItsForks) {
     log = std::make_shared<CollectiveLog>();
     return MakeRecordingGroup(std::move(group), log);
   };
-  RunRanks(2, [](World& w) {
-    std::vector<float> full(8, 1.0f);
-    std::vector<float> shard(4, 0.0f);
-    w.group().ReduceScatter(full.data(), shard.data(), 4, DType::kF32, false,
-                            {.module_path = "blocks.1"});
-    std::unique_ptr<ProcessGroup> fork = w.group().Fork("gather");
-    fork->AllGather(shard.data(), full.data(), 16);
-    EXPECT_EQ(full[7], 2.0f);
-  }, options);
+  RunRanks(
+      2,
+      [](World& w) {
+        std::vector<float> full(8, 1.0f);
+        std::vector<float> shard(4, 0.0f);
+        w.group().ReduceScatter(full.data(), shard.data(), 4, DType::kF32, false,
+                                {.module_path = "blocks.1"});
+        std::unique_ptr<ProcessGroup> fork = w.group().Fork("gather");
+        fork->AllGather(shard.data(), full.data(), 16);
+        EXPECT_EQ(full[7], 2.0f);
+      },
+      options);
   for (const auto& log : logs) {
     const std::vector<CollectiveRecord> records = log->records();
     ASSERT_EQ(records.size(), 3u);  // the last one is the barrier at the end
@@ -337,13 +369,16 @@ TEST(CommDelayed, ResultsAreTheSame) {
     return MakeDelayedGroup(std::move(group), {.seed = 7, .max_delay = absl::Milliseconds(5)});
   };
   const auto start = std::chrono::steady_clock::now();
-  RunRanks(3, [](World& w) {
-    for (int i = 0; i < 20; ++i) {
-      int64_t value = w.rank() + i;
-      w.group().AllReduce(&value, 1, DType::kI64);
-      EXPECT_EQ(value, 3 + 3 * i);
-    }
-  }, options);
+  RunRanks(
+      3,
+      [](World& w) {
+        for (int i = 0; i < 20; ++i) {
+          int64_t value = w.rank() + i;
+          w.group().AllReduce(&value, 1, DType::kI64);
+          EXPECT_EQ(value, 3 + 3 * i);
+        }
+      },
+      options);
   // 42 delays of 2.5 ms on average: it does delay.
   EXPECT_GT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(30));
 }

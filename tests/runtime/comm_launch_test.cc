@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "gtest/gtest.h"
 #include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
 #include "sherd/runtime/comm/launch.h"
 #include "sherd/runtime/comm/tcp_store.h"
 #include "sherd/runtime/comm/world.h"
@@ -78,23 +78,35 @@ TEST(ParseLaunch, ReadsEveryLauncher) {
       {"torchrun", kTorchrun, Launcher::kTorchrun, 3, 4, 1, 2, true, "job7"},
       {"RANK alone with WORLD_SIZE",
        {{"RANK", "1"}, {"WORLD_SIZE", "2"}},
-       Launcher::kTorchrun, 1, 2, 0, 1, false, ""},
+       Launcher::kTorchrun,
+       1,
+       2,
+       0,
+       1,
+       false,
+       ""},
       {"OpenMPI", kOpenMpi, Launcher::kOpenMpi, 1, 2, 1, 2, true, "123@0"},
       {"MPICH", kMpich, Launcher::kMpich, 0, 3, 0, 3, true, ""},
       {"Slurm", kSlurm, Launcher::kSlurm, 5, 7, 1, 2, true, "99.0"},
       {"Slurm, the last node",
        With(kSlurm, {{"SLURM_PROCID", "6"}, {"SLURM_NODEID", "3"}, {"SLURM_LOCALID", "0"}}),
        Launcher::kSlurm, 6, 7, 0, 1, true, "99.0"},
-      {"Slurm with a strange node list",
-       With(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", "2(y3)"}}),
+      {"Slurm with a strange node list", With(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", "2(y3)"}}),
        Launcher::kSlurm, 5, 7, 0, 1, false, "99.0"},
       {"a batch script", kSbatch, Launcher::kNone, 0, 1, 0, 1, true, ""},
       {"mpirun inside a batch script", With(kSbatch, kOpenMpi), Launcher::kOpenMpi, 1, 2, 1, 2,
        true, "123@0"},
-      {"torchrun agents started by mpirun",
-       With(kTorchrun, kOpenMpi), Launcher::kTorchrun, 3, 4, 1, 2, true, "job7"},
-      {"empty values count as unset", {{"RANK", ""}, {"WORLD_SIZE", ""}}, Launcher::kNone, 0, 1, 0,
-       1, true, ""},
+      {"torchrun agents started by mpirun", With(kTorchrun, kOpenMpi), Launcher::kTorchrun, 3, 4, 1,
+       2, true, "job7"},
+      {"empty values count as unset",
+       {{"RANK", ""}, {"WORLD_SIZE", ""}},
+       Launcher::kNone,
+       0,
+       1,
+       0,
+       1,
+       true,
+       ""},
   };
   for (const Good& c : cases) {
     const absl::StatusOr<LaunchInfo> info = Parse(c.variables);
@@ -117,8 +129,8 @@ TEST(ParseLaunch, ReadsEveryLauncher) {
   EXPECT_FALSE(Parse(With(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}}))->agent_store);
   // A master that nobody asked for says nothing.
   EXPECT_EQ(Parse({{"MASTER_ADDR", "x"}})->master_address, "");
-  const LaunchInfo own =
-      *Parse(With(kOpenMpi, {{"SHERD_ADDRESS", "10.0.0.2"}, {"SHERD_SECRET", "s"}, {"TMPDIR", "/t"}}));
+  const LaunchInfo own = *Parse(
+      With(kOpenMpi, {{"SHERD_ADDRESS", "10.0.0.2"}, {"SHERD_SECRET", "s"}, {"TMPDIR", "/t"}}));
   EXPECT_EQ(own.own_address, "10.0.0.2");
   EXPECT_EQ(own.secret, "s");
   EXPECT_EQ(own.temp_directory, "/t");
@@ -138,8 +150,10 @@ TEST(ParseLaunch, RefusesWhatContradictsItselfNamingVariablesAndValues) {
       {With(kTorchrun, {{"WORLD_SIZE", "99999999999"}}), {"WORLD_SIZE is '99999999999'"}},
       {With(kTorchrun, {{"LOCAL_RANK", "2"}}), {"LOCAL_RANK is 2", "LOCAL_WORLD_SIZE is 2"}},
       {With(kTorchrun, {{"LOCAL_WORLD_SIZE", "5"}}), {"LOCAL_WORLD_SIZE is 5", "WORLD_SIZE is 4"}},
-      {With(kTorchrun, {{"LOCAL_WORLD_SIZE", ""}}), {"LOCAL_RANK is '1'", "LOCAL_WORLD_SIZE is not"}},
-      {With(kTorchrun, {{"MASTER_PORT", ""}}), {"MASTER_ADDR is 'node0'", "MASTER_PORT is not set"}},
+      {With(kTorchrun, {{"LOCAL_WORLD_SIZE", ""}}),
+       {"LOCAL_RANK is '1'", "LOCAL_WORLD_SIZE is not"}},
+      {With(kTorchrun, {{"MASTER_PORT", ""}}),
+       {"MASTER_ADDR is 'node0'", "MASTER_PORT is not set"}},
       {With(kTorchrun, {{"MASTER_PORT", "70000"}}), {"MASTER_PORT is 70000"}},
       {With(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", ""}}), {"OMPI_COMM_WORLD_SIZE is not set"}},
       {With(kOpenMpi, {{"RANK", "0"}, {"WORLD_SIZE", "2"}}),
@@ -186,8 +200,8 @@ class Meeting : public ::testing::Test {
     std::vector<std::thread> ranks;
     for (const LaunchInfo& launch : launches) {
       ranks.emplace_back([&launch] {
-        absl::StatusOr<World> world = World::FromLaunch(
-            launch, {.threads = 1, .rendezvous_timeout = absl::Seconds(20)});
+        absl::StatusOr<World> world =
+            World::FromLaunch(launch, {.threads = 1, .rendezvous_timeout = absl::Seconds(20)});
         ASSERT_TRUE(world.ok()) << world.status();
         int64_t sum = world->rank();
         world->group().AllReduce(&sum, 1, DType::kI64);
@@ -204,7 +218,7 @@ class Meeting : public ::testing::Test {
 
 TEST_F(Meeting, RanksOfOneHostMeetThroughAFile) {
   ExpectJoin({OnOneHost(0, 3), OnOneHost(1, 3), OnOneHost(2, 3)});
-  struct stat info{};
+  struct stat info {};
   ASSERT_EQ(stat(file_directory_.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0700u);
   EXPECT_NE(stat((file_directory_ + "/job_1").c_str(), &info), 0) << "the file was left behind";
@@ -223,8 +237,8 @@ TEST_F(Meeting, StaleNoticesAreNotBelieved) {
         absl::StrCat("127.0.0.1 ", (*earlier)->port(), " abc")}) {
     std::ofstream(file_directory_ + "/job_1") << stale;
     std::thread late([this] {
-      absl::StatusOr<World> world =
-          World::FromLaunch(OnOneHost(1, 2), {.threads = 1, .rendezvous_timeout = absl::Seconds(20)});
+      absl::StatusOr<World> world = World::FromLaunch(
+          OnOneHost(1, 2), {.threads = 1, .rendezvous_timeout = absl::Seconds(20)});
       ASSERT_TRUE(world.ok()) << world.status();
       EXPECT_TRUE(world->Finish().ok());
     });
@@ -293,11 +307,11 @@ TEST_F(Meeting, RanksOfSeveralHostsNeedAMaster) {
 
 TEST_F(Meeting, MissingRanksAreNamedAlsoWhenTheMissingOneIsRankZero) {
   auto text = [&](int rank) {
-    return std::string(World::FromLaunch(OnOneHost(rank, 3),
-                                         {.threads = 1,
-                                          .rendezvous_timeout = absl::Milliseconds(500)})
-                           .status()
-                           .message());
+    return std::string(
+        World::FromLaunch(OnOneHost(rank, 3),
+                          {.threads = 1, .rendezvous_timeout = absl::Milliseconds(500)})
+            .status()
+            .message());
   };
   EXPECT_NE(text(0).find("ranks 1, 2 of 3 did not arrive within 500ms"), std::string::npos)
       << text(0);

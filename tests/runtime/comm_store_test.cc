@@ -1,4 +1,5 @@
-// The stores: one behaviour for all, the TCP server under hostile bytes, and torchrun's two dialects.
+// The stores: one behaviour for all, the TCP server under hostile bytes, and torchrun's two
+// dialects.
 #include <arpa/inet.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -13,9 +14,9 @@
 #include <thread>
 #include <vector>
 
-#include "gtest/gtest.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "gtest/gtest.h"
 #include "sherd/runtime/comm/tcp_store.h"
 #include "sherd/runtime/core/random.h"
 #include "tests/runtime/fake_torch_store.h"
@@ -175,10 +176,9 @@ TEST(TcpStore, AnotherSecretIsRefused) {
   auto server = TcpStoreServer::Listen({.secret = kSecret});
   ASSERT_TRUE(server.ok());
   for (const char* wrong : {"", "a secreT", "a secret and more"}) {
-    EXPECT_EQ(ConnectTcpStore("127.0.0.1", (*server)->port(), wrong, absl::Seconds(5))
-                  .status()
-                  .code(),
-              absl::StatusCode::kPermissionDenied)
+    EXPECT_EQ(
+        ConnectTcpStore("127.0.0.1", (*server)->port(), wrong, absl::Seconds(5)).status().code(),
+        absl::StatusCode::kPermissionDenied)
         << wrong;
   }
 }
@@ -260,9 +260,9 @@ TEST(TcpStore, HostileBytesCloseTheirConnectionAndNothingElse) {
       {"a message just over the limit", greeting + Length((2 << 20) + 8193)},
       {"an empty message", greeting + Length(0)},
       {"an unknown operation", greeting + Length(21) + unknown_op},
-      {"a key longer than its message",
-       greeting + Length(21) + std::string(1, 1) + std::string(8, 0) + Length(0x7FFFFFFF) +
-           std::string(8, 0)},
+      {"a key longer than its message", greeting + Length(21) + std::string(1, 1) +
+                                            std::string(8, 0) + Length(0x7FFFFFFF) +
+                                            std::string(8, 0)},
       {"bytes after the fields",
        greeting + Length(22) + std::string(1, 3) + std::string(8, 0) + std::string(13, 0)},
   };
@@ -297,8 +297,7 @@ TEST(TcpStore, SilentConnectionsAreClosedAndLimited) {
   }
   for (std::thread& thread : silent) thread.join();
   EXPECT_EQ(closed, 20);
-  EXPECT_TRUE(
-      ConnectTcpStore("127.0.0.1", (*server)->port(), kSecret, absl::Seconds(5)).ok());
+  EXPECT_TRUE(ConnectTcpStore("127.0.0.1", (*server)->port(), kSecret, absl::Seconds(5)).ok());
 }
 
 TEST(TcpStore, ARequestInManyPiecesIsAnswered) {

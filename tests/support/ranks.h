@@ -13,7 +13,7 @@ struct RankOptions {
   // A collective that takes longer fails; generous, since sanitizers are slow.
   absl::Duration collective_timeout = absl::Seconds(60);
   absl::Duration rendezvous_timeout = absl::Seconds(30);
-  int threads = 1;  // compute threads of each rank's device
+  int threads = 1;                         // compute threads of each rank's device
   int64_t piece_bytes = int64_t{1} << 20;  // see WorldOptions
   LogSink log;
   // Wraps each rank's group, e.g. in MakeRecordingGroup or MakeDelayedGroup.
@@ -23,10 +23,10 @@ struct RankOptions {
 // Calls `body` once for each of `world_size` ranks, each on a thread of its own with its own World
 // and Device, connected by Gloo over loopback (a local group for one rank).
 //
-// An exception on one rank aborts the groups of that rank, so that the others end too. When all have
-// ended, the exception that was thrown first is thrown again here. Works with gtest's ASSERT and
-// EXPECT inside `body` (ASSERT returns from that rank alone: follow it by no collective others wait
-// in).
+// An exception on one rank aborts the groups of that rank, so that the others end too. When all
+// have ended, the exception that was thrown first is thrown again here. Works with gtest's ASSERT
+// and EXPECT inside `body` (ASSERT returns from that rank alone: follow it by no collective others
+// wait in).
 void RunRanks(int world_size, const std::function<void(World&)>& body, RankOptions options = {});
 
 }  // namespace sherd::testing

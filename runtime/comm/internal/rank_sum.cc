@@ -1,4 +1,4 @@
-#include "sherd/runtime/comm/rank_sum.h"
+#include "sherd/runtime/comm/internal/rank_sum.h"
 
 #include <algorithm>
 #include <bit>
@@ -59,11 +59,16 @@ void SumBlocks(std::span<const void* const> inputs, void* out_bytes, int64_t ele
 void SumInRankOrder(std::span<const void* const> inputs, void* out, int64_t elems, DType dtype,
                     bool add) {
   switch (dtype) {
-    case DType::kF32: return SumBlocks<Plain<float>>(inputs, out, elems, add);
-    case DType::kF64: return SumBlocks<Plain<double>>(inputs, out, elems, add);
-    case DType::kBF16: return SumBlocks<Bf16>(inputs, out, elems, add);
-    case DType::kI32: return SumBlocks<Plain<uint32_t>>(inputs, out, elems, add);
-    case DType::kI64: return SumBlocks<Plain<uint64_t>>(inputs, out, elems, add);
+    case DType::kF32:
+      return SumBlocks<Plain<float>>(inputs, out, elems, add);
+    case DType::kF64:
+      return SumBlocks<Plain<double>>(inputs, out, elems, add);
+    case DType::kBF16:
+      return SumBlocks<Bf16>(inputs, out, elems, add);
+    case DType::kI32:
+      return SumBlocks<Plain<uint32_t>>(inputs, out, elems, add);
+    case DType::kI64:
+      return SumBlocks<Plain<uint64_t>>(inputs, out, elems, add);
   }
 }
 

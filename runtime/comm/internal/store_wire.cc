@@ -1,4 +1,4 @@
-#include "sherd/runtime/comm/store_wire.h"
+#include "sherd/runtime/comm/internal/store_wire.h"
 
 #include <utility>
 
@@ -94,8 +94,8 @@ std::optional<StoreRequest> ParseRequest(std::string_view body) {
   request.key = reader.String();
   request.value = reader.String();
   request.expected = reader.String();
-  const bool known = op >= static_cast<uint8_t>(StoreOp::kSet) &&
-                     op <= static_cast<uint8_t>(StoreOp::kDelete);
+  const bool known =
+      op >= static_cast<uint8_t>(StoreOp::kSet) && op <= static_cast<uint8_t>(StoreOp::kDelete);
   if (!known || !reader.AtEnd()) return std::nullopt;
   return request;
 }

@@ -1,4 +1,4 @@
-#include "sherd/runtime/comm/rendezvous.h"
+#include "sherd/runtime/comm/internal/rendezvous.h"
 
 #include <sched.h>
 #include <sys/random.h>
@@ -13,9 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "sherd/runtime/base/error.h"
-#include "sherd/runtime/comm/arrival.h"
-#include "sherd/runtime/comm/meeting_file.h"
-#include "sherd/runtime/comm/socket.h"
+#include "sherd/runtime/comm/internal/arrival.h"
+#include "sherd/runtime/comm/internal/meeting_file.h"
+#include "sherd/runtime/comm/internal/socket.h"
 #include "sherd/runtime/comm/tcp_store.h"
 
 namespace sherd::internal {
@@ -141,20 +141,19 @@ class Rendezvous {
     }
     if (fixed()) {
       // The job's id is no secret, but tells jobs apart.
-      board_ = std::make_unique<FixedBoard>(Notice{
-          MasterHost(), launch_.master_port,
-          launch_.secret.empty() ? absl::StrCat("job:", launch_.job_id) : launch_.secret});
+      board_ = std::make_unique<FixedBoard>(
+          Notice{MasterHost(), launch_.master_port,
+                 launch_.secret.empty() ? absl::StrCat("job:", launch_.job_id) : launch_.secret});
       return absl::OkStatus();
     }
     if (launch_.launcher == Launcher::kTorchrun || (launch_.local_known && !launch_.one_host())) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(launch_.size, " ranks started by ", NameOf(launch_.launcher), ", ",
-                       launch_.local_known ? absl::StrCat(launch_.local_size, " of them on this host")
-                                           : std::string("on hosts unknown"),
-                       ", do not know where to meet: set MASTER_ADDR and MASTER_PORT on all of them"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          launch_.size, " ranks started by ", NameOf(launch_.launcher), ", ",
+          launch_.local_known ? absl::StrCat(launch_.local_size, " of them on this host")
+                              : std::string("on hosts unknown"),
+          ", do not know where to meet: set MASTER_ADDR and MASTER_PORT on all of them"));
     }
-    absl::StatusOr<MeetingFile> file =
-        MeetingFile::Open(launch_.temp_directory, launch_.job_id);
+    absl::StatusOr<MeetingFile> file = MeetingFile::Open(launch_.temp_directory, launch_.job_id);
     if (!file.ok()) return file.status();
     board_ = std::make_unique<FileBoard>(*std::move(file));
     return absl::OkStatus();

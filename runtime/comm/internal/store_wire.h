@@ -27,7 +27,7 @@ struct StoreRequest {
   StoreOp op = StoreOp::kSet;
   int64_t number = 0;  // kGet: milliseconds to wait; kAdd: what to add
   std::string key;
-  std::string value;   // kSet, and what kCompareSet sets
+  std::string value;  // kSet, and what kCompareSet sets
   std::string expected;
 };
 

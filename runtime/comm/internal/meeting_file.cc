@@ -1,4 +1,4 @@
-#include "sherd/runtime/comm/meeting_file.h"
+#include "sherd/runtime/comm/internal/meeting_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -12,7 +12,7 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
-#include "sherd/runtime/comm/socket.h"
+#include "sherd/runtime/comm/internal/socket.h"
 
 namespace sherd::internal {
 namespace {
@@ -42,14 +42,14 @@ std::string FileName(const std::string& job_id) {
 }
 
 absl::Status CheckDirectory(const std::string& path) {
-  struct stat info{};
+  struct stat info {};
   if (lstat(path.c_str(), &info) != 0) {
     return absl::UnavailableError(absl::StrCat("cannot look at ", path, ": ", LastError()));
   }
   if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077) != 0) {
-    return absl::PermissionDeniedError(
-        absl::StrCat(path, " must be a directory that belongs to this user and is closed to others ",
-                     "(mode 0700)"));
+    return absl::PermissionDeniedError(absl::StrCat(
+        path, " must be a directory that belongs to this user and is closed to others ",
+        "(mode 0700)"));
   }
   return absl::OkStatus();
 }
@@ -84,7 +84,7 @@ absl::StatusOr<std::optional<std::string>> MeetingFile::Read() const {
     if (errno == ENOENT) return std::optional<std::string>();
     return absl::UnavailableError(absl::StrCat("cannot read ", path_, ": ", LastError()));
   }
-  struct stat info{};
+  struct stat info {};
   if (fstat(file.fd(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_uid != geteuid()) {
     return absl::PermissionDeniedError(absl::StrCat(path_, " does not belong to this user"));
   }

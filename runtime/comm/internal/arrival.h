@@ -9,10 +9,12 @@
 
 namespace sherd::internal {
 
-// Returns when all `size` ranks have called this with the same `name`, which must not be used twice.
+// Returns when all `size` ranks have called this with the same `name`, which must not be used
+// twice.
 //
 // COLLECTIVE. Cost: a few store calls a rank, whatever the size.
-// Errors: kDeadlineExceeded naming the ranks that did not come, the same on all ranks, also on those
+// Errors: kDeadlineExceeded naming the ranks that did not come, the same on all ranks, also on
+// those
 //   that come later; the store's errors.
 absl::Status AwaitArrival(Store& store, const std::string& name, int rank, int size,
                           absl::Duration timeout);

@@ -1,4 +1,4 @@
-#include "sherd/runtime/comm/arrival.h"
+#include "sherd/runtime/comm/internal/arrival.h"
 
 #include <optional>
 
@@ -37,7 +37,8 @@ absl::Status AwaitArrival(Store& store, const std::string& name, int rank, int s
     if (!here.ok()) return here.status();
     if (!here->has_value()) missing.insert(peer);
   }
-  if (missing.empty()) return Outcome(store.CompareSet(verdict, "", "1"));  // the last came just now
+  if (missing.empty())
+    return Outcome(store.CompareSet(verdict, "", "1"));  // the last came just now
   return Outcome(store.CompareSet(
       verdict, "",
       absl::StrCat(RankList(missing), " of ", size, " did not arrive within ",

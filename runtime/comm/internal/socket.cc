@@ -1,4 +1,4 @@
-#include "sherd/runtime/comm/socket.h"
+#include "sherd/runtime/comm/internal/socket.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

@@ -16,7 +16,7 @@ struct Meeting {
   std::string address;           // where peers reach this rank
   int local_rank = 0;
   int local_size = 1;
-  int cpu_sharers = 1;           // ranks that may use the same CPUs as this one, itself included
+  int cpu_sharers = 1;  // ranks that may use the same CPUs as this one, itself included
 };
 
 // Brings all ranks of a launch of several together in a store that rank 0 serves.

@@ -1,0 +1,255 @@
+#include "sherd/runtime/comm/internal/gloo_link.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "gloo/transport/tcp/device.h"
+#include "sherd/runtime/base/thread.h"
+#include "sherd/runtime/comm/internal/arrival.h"
+
+namespace sherd::internal {
+namespace {
+
+constexpr uint64_t kSentinelSlot = uint64_t{0x5E} << 56;
+
+// Our Store as Gloo wants to see one. Gloo expects exceptions.
+class StoreAdapter final : public gloo::rendezvous::Store {
+ public:
+  StoreAdapter(sherd::Store& store, absl::Time deadline) : store_(store), deadline_(deadline) {}
+
+  void set(const std::string& key, const std::vector<char>& data) override {
+    ThrowIfError(store_.Set(Key(key), std::string_view(data.data(), data.size())));
+  }
+  std::vector<char> get(const std::string& key) override {
+    absl::StatusOr<std::string> value = store_.Get(Key(key), Remaining());
+    ThrowIfError(value.status());
+    return {value->begin(), value->end()};
+  }
+  void wait(const std::vector<std::string>& keys) override {
+    for (const std::string& key : keys) ThrowIfError(store_.Get(Key(key), Remaining()).status());
+  }
+  void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override {
+    wait(keys);
+  }
+
+ private:
+  static std::string Key(const std::string& key) { return "pairs/" + key; }
+  absl::Duration Remaining() const { return deadline_ - absl::Now(); }
+
+  sherd::Store& store_;
+  const absl::Time deadline_;
+};
+
+}  // namespace
+
+GlooLink::GlooLink(std::shared_ptr<Store> store, int rank, int size, const GlooOptions& options)
+    : store_(std::move(store)), rank_(rank), size_(size), options_(options) {}
+
+absl::StatusOr<std::shared_ptr<GlooLink>> GlooLink::Connect(std::shared_ptr<Store> store, int rank,
+                                                            int size, const GlooOptions& options) {
+  SigpipeGuard sigpipe;
+  std::shared_ptr<GlooLink> link(new GlooLink(std::move(store), rank, size, options));
+  if (absl::Status status = link->ConnectMesh(); !status.ok()) return status;
+  link->PostSentinels();
+  link->watchdog_ = StartThread([raw = link.get()] { raw->Watch(); });
+  return link;
+}
+
+absl::Status GlooLink::ConnectMesh() {
+  const absl::Time deadline = absl::Now() + options_.connect_timeout;
+  if (absl::Status status = AwaitArrival(*store_, "here", rank_, size_, options_.connect_timeout);
+      !status.ok()) {
+    return status;
+  }
+  try {
+    gloo::transport::tcp::attr attr;
+    attr.hostname = options_.address;
+    {
+      SignalsBlocked blocked;  // inherited by the device's thread
+      device_ = gloo::transport::tcp::CreateDevice(attr);
+    }
+    context_ = std::make_shared<gloo::rendezvous::Context>(rank_, size_);
+    // Gloo waits for a connection five times as long as it is told.
+    context_->setTimeout(absl::ToChronoMilliseconds(
+        std::clamp(options_.connect_timeout / 5, absl::Seconds(1), absl::Seconds(20))));
+    StoreAdapter adapter(*store_, deadline);
+    context_->connectFullMesh(adapter, device_);
+  } catch (const Error& error) {
+    return error.status();
+  } catch (const std::exception& error) {
+    return absl::UnavailableError(absl::StrCat("rank ", rank_, " of ", size_, " at ",
+                                               options_.address,
+                                               " could not connect to its peers: ", error.what()));
+  }
+  return absl::OkStatus();
+}
+
+void GlooLink::PostSentinels() {
+  sentinel_memory_.resize(static_cast<size_t>(size_));
+  sentinels_.resize(static_cast<size_t>(size_));
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    auto& sentinel = sentinels_[static_cast<size_t>(peer)];
+    sentinel = NewBuffer(&sentinel_memory_[static_cast<size_t>(peer)], 1);
+    try {
+      sentinel->recv(peer, kSentinelSlot, 0, 1);
+    } catch (const std::exception& error) {
+      // Broken already: the first collective fails and finds out why.
+    }
+  }
+}
+
+GlooLink::~GlooLink() {
+  SigpipeGuard sigpipe;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stop_ = true;
+  }
+  wake_watchdog_.notify_all();
+  if (watchdog_.joinable()) watchdog_.join();
+  // A posted receive whose buffer is gone when data arrives keeps Gloo's thread spinning, so
+  // connections go first.
+  if (context_ != nullptr) context_->closeConnections();
+  channels_.clear();
+  sentinels_.clear();
+  context_.reset();
+  device_.reset();
+}
+
+std::unique_ptr<gloo::transport::UnboundBuffer> GlooLink::NewBuffer(void* data, int64_t bytes) {
+  return context_->createUnboundBuffer(data, static_cast<size_t>(bytes));
+}
+
+Channel& GlooLink::OpenChannel(std::string name) {
+  Channel* channel = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    channel = &channels_.emplace_back();
+    channel->index = channels_.size() - 1;
+  }
+  channel->name = std::move(name);
+  channel->received.resize(static_cast<size_t>(size_));
+  channel->send_header = std::make_unique<WireBuffer>(*this, &channel->sent, sizeof(CallHeader));
+  channel->receive_header = std::make_unique<WireBuffer>(
+      *this, channel->received.data(), static_cast<int64_t>(size_ * sizeof(CallHeader)));
+  SigpipeGuard sigpipe;
+  PostHeaders(*channel);
+  return *channel;
+}
+
+void GlooLink::PostHeaders(Channel& channel) {
+  constexpr int64_t kBytes = sizeof(CallHeader);
+  std::fill(channel.received.begin(), channel.received.end(), CallHeader{});
+  try {
+    for (int peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      channel.receive_header->Receive(peer, WireSlot(WireKind::kHeader, channel), peer * kBytes,
+                                      kBytes);
+    }
+  } catch (const Interrupted& broken) {
+    channel.posting_failed = broken.text;
+  }
+}
+
+void GlooLink::Register(gloo::transport::UnboundBuffer* buffer) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  waiting_.insert(buffer);
+  if (failure_.ok()) return;
+  buffer->abortWaitRecv();
+  buffer->abortWaitSend();
+}
+
+void GlooLink::Unregister(gloo::transport::UnboundBuffer* buffer) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  waiting_.erase(buffer);
+}
+
+void GlooLink::Begin(Channel& channel) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  ThrowIfError(failure_);
+  channel.running = true;
+  channel.expired = false;
+  channel.waiting_for = -1;
+  channel.deadline = std::chrono::steady_clock::now() +
+                     absl::ToChronoNanoseconds(std::min(options_.timeout, absl::Hours(24 * 365)));
+  ++running_;
+}
+
+void GlooLink::End(Channel& channel) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    channel.running = false;
+    --running_;
+    if (failure_.ok()) return;
+  }
+  wake_watchdog_.notify_all();
+}
+
+void GlooLink::Fail(const absl::Status& status) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  FailLocked(status, /*publish=*/true);
+}
+
+void GlooLink::Abort(const absl::Status& why) {
+  Fail(absl::AbortedError(absl::StrCat("rank ", rank_, " aborted: ", std::string(why.message()))));
+}
+
+void GlooLink::FailLocked(const absl::Status& status, bool publish) {
+  if (!failure_.ok()) return;
+  failure_ = status;
+  publish_failure_ = publish;
+  for (gloo::transport::UnboundBuffer* buffer : waiting_) {
+    buffer->abortWaitRecv();
+    buffer->abortWaitSend();
+  }
+  failed_.notify_all();
+  wake_watchdog_.notify_all();
+}
+
+std::string GlooLink::MissingRanks(Channel& channel) {
+  // Without its buffer nothing writes into `received` any more.
+  channel.receive_header.reset();
+  std::set<int> missing;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer != rank_ && channel.received[static_cast<size_t>(peer)].magic == 0) {
+      missing.insert(peer);
+    }
+  }
+  if (channel.waiting_for >= 0) {
+    return absl::StrCat("data of rank ", channel.waiting_for.load(), " did not arrive");
+  }
+  return absl::StrCat(RankList(missing), " of ", size_, " did not call it");
+}
+
+void GlooLink::Explain(Channel& channel, const CollectiveCall& call, const Interrupted& how) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (failure_.ok() && channel.expired) {
+    lock.unlock();
+    const std::string missing = MissingRanks(channel);
+    lock.lock();
+    FailLocked(absl::DeadlineExceededError(absl::StrCat(
+                   call.ToString(), " on '", channel.name, "' timed out on rank ", rank_, ": ",
+                   missing, " within ", absl::FormatDuration(options_.timeout))),
+               /*publish=*/true);
+  }
+  if (failure_.ok()) {
+    // Without a text our own watchdog ended the wait: the channel that expired says why.
+    if (!how.text.empty()) {
+      suspect_ = true;
+      hurry_ = true;
+      wake_watchdog_.notify_all();
+    }
+    failed_.wait_for(lock, std::chrono::seconds(10), [&] { return !failure_.ok(); });
+  }
+  if (failure_.ok()) {
+    FailLocked(absl::UnavailableError(absl::StrCat("a connection broke: ", how.text)), true);
+  }
+  const absl::Status failure = failure_;
+  lock.unlock();
+  ThrowError(Error(failure));
+}
+
+}  // namespace sherd::internal

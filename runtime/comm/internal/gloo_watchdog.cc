@@ -1,0 +1,161 @@
+// The part of GlooLink that runs on its watchdog thread.
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "sherd/runtime/comm/internal/arrival.h"
+#include "sherd/runtime/comm/internal/gloo_link.h"
+
+namespace sherd::internal {
+namespace {
+
+constexpr std::chrono::milliseconds kTick{20};
+constexpr std::chrono::milliseconds kStorePoll{200};
+// How long a peer that broke its connection has to have published a reason.
+constexpr std::chrono::milliseconds kGrace{150};
+constexpr char kFailureKey[] = "failure";
+
+}  // namespace
+
+void GlooLink::Watch() {
+  auto next_poll = std::chrono::steady_clock::now() + kStorePoll;
+  std::unique_lock<std::mutex> lock(mutex_);
+  for (;;) {
+    if (publish_failure_) {
+      publish_failure_ = false;
+      const absl::Status failure = failure_;
+      lock.unlock();
+      Publish(failure);
+      lock.lock();
+      continue;
+    }
+    if (stop_) break;
+    if (!failure_.ok()) {
+      if (running_ == 0 && !closed_) {
+        closed_ = true;
+        lock.unlock();
+        context_->closeConnections();
+        lock.lock();
+        continue;
+      }
+      wake_watchdog_.wait(
+          lock, [this] { return stop_ || publish_failure_ || (running_ == 0 && !closed_); });
+      continue;
+    }
+    ExpireDeadlines();
+    hurry_ = false;
+    const bool ask_store = suspect_ || std::chrono::steady_clock::now() >= next_poll;
+    if (ask_store) next_poll = std::chrono::steady_clock::now() + kStorePoll;
+    lock.unlock();
+    CheckPeers(ask_store);
+    lock.lock();
+    wake_watchdog_.wait_for(lock, kTick, [this] { return stop_ || !failure_.ok() || hurry_; });
+  }
+  const bool failed = !failure_.ok();
+  lock.unlock();
+  if (!failed) static_cast<void>(store_->Set(absl::StrCat("left/", rank_), "1"));
+}
+
+void GlooLink::ExpireDeadlines() {
+  const auto now = std::chrono::steady_clock::now();
+  for (Channel& channel : channels_) {
+    if (!channel.running || channel.expired || now < channel.deadline) continue;
+    channel.expired = true;
+    // The collective that wakes first says what it waited for and fails the link.
+    for (gloo::transport::UnboundBuffer* buffer : waiting_) {
+      buffer->abortWaitRecv();
+      buffer->abortWaitSend();
+    }
+  }
+}
+
+void GlooLink::CheckPeers(bool ask_store) {
+  if (ask_store && ConsultStore()) return;
+  std::set<int> broken;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_) continue;
+    auto& sentinel = sentinels_[static_cast<size_t>(peer)];
+    sentinel->abortWaitRecv();  // so that the wait only tells whether the connection is whole
+    try {
+      sentinel->waitRecv(kForever);
+    } catch (const std::exception&) {
+      broken.insert(peer);
+    }
+  }
+  bool suspect = false;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    suspect = suspect_;
+  }
+  const bool news = std::any_of(broken.begin(), broken.end(),
+                                [this](int peer) { return left_.count(peer) == 0; });
+  if (news || (suspect && !broken.empty())) DecideLoss(broken);
+}
+
+void GlooLink::DecideLoss(const std::set<int>& broken) {
+  const auto until = std::chrono::steady_clock::now() + kGrace;
+  std::set<int> lost;
+  for (;;) {
+    if (ConsultStore()) return;
+    lost.clear();
+    for (int peer : broken) {
+      if (!HasLeft(peer)) lost.insert(peer);
+    }
+    if (lost.empty() || store_lost_ || std::chrono::steady_clock::now() >= until) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (!lost.empty()) {
+    FailLocked(absl::UnavailableError(absl::StrCat("rank ", rank_, " lost the connection to ",
+                                                   RankList(lost), ": the process ended or its ",
+                                                   "host is out of reach")),
+               /*publish=*/true);
+  } else if (suspect_) {
+    FailLocked(absl::UnavailableError(absl::StrCat(RankList(broken), " left the group of ", size_,
+                                                   " while rank ", rank_, " still waited for it")),
+               /*publish=*/true);
+  }
+}
+
+bool GlooLink::HasLeft(int peer) {
+  if (left_.count(peer) != 0) return true;
+  if (store_lost_) return false;
+  auto left = store_->TryGet(absl::StrCat("left/", peer));
+  if (!left.ok()) {
+    store_lost_ = true;
+    return false;
+  }
+  if (left->has_value()) left_.insert(peer);
+  return left->has_value();
+}
+
+bool GlooLink::ConsultStore() {
+  if (store_lost_) return false;
+  absl::StatusOr<std::optional<std::string>> published = store_->TryGet(kFailureKey);
+  if (!published.ok()) {
+    store_lost_ = true;  // its host's own connection tells more
+    return false;
+  }
+  if (!published->has_value()) return false;
+  // "<code>\n<message>"
+  const std::string& text = **published;
+  const size_t line = text.find('\n');
+  int code = 0;
+  if (line == std::string::npos || !absl::SimpleAtoi(text.substr(0, line), &code)) return false;
+  std::lock_guard<std::mutex> lock(mutex_);
+  FailLocked(absl::Status(static_cast<absl::StatusCode>(code), text.substr(line + 1)),
+             /*publish=*/false);
+  return true;
+}
+
+void GlooLink::Publish(const absl::Status& status) {
+  if (store_lost_) return;
+  std::string message(status.message());
+  message.resize(std::min<size_t>(message.size(), 64 * 1024));
+  static_cast<void>(store_->CompareSet(
+      kFailureKey, "", absl::StrCat(static_cast<int>(status.code()), "\n", message)));
+}
+
+}  // namespace sherd::internal

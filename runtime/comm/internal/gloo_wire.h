@@ -1,0 +1,104 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gloo/transport/unbound_buffer.h"
+
+namespace sherd::internal {
+
+// How long a wait handed to Gloo may last: for good. Gloo closes every connection when one of its
+// own timeouts strikes, before peers can be told why, so deadlines are the watchdog's.
+inline constexpr std::chrono::milliseconds kForever = std::chrono::hours(24 * 3650);
+
+// Thrown by WireBuffer when a transfer cannot end: it was aborted or its connection broke. Turned
+// into the Error that users see by GlooLink::Explain.
+struct Interrupted {
+  std::string text;  // what Gloo said, "" when we aborted the transfer ourselves
+};
+
+// What ranks tell each other before each collective; sent as it lies in memory.
+struct CallHeader {
+  uint32_t magic = 0;  // 0: not received yet
+  uint8_t op = 0;
+  uint8_t dtype = 0;
+  uint16_t reserved = 0;
+  int32_t root = 0;
+  uint32_t reserved2 = 0;
+  int64_t bytes = 0;
+  int64_t piece_bytes = 0;
+  uint64_t sequence = 0;
+  uint64_t channel_hash = 0;  // of the fork's name
+  uint64_t reserved3[1] = {};
+};
+static_assert(sizeof(CallHeader) == 56);
+
+// Keeps SIGPIPE from reaching the calling thread while it lives: Gloo writes to sockets without
+// MSG_NOSIGNAL. A SIGPIPE that arrived meanwhile is taken back; the thread's mask is as before.
+class SigpipeGuard {
+ public:
+  SigpipeGuard();
+  ~SigpipeGuard();
+  SigpipeGuard(const SigpipeGuard&) = delete;
+  SigpipeGuard& operator=(const SigpipeGuard&) = delete;
+
+ private:
+  bool blocked_here_ = false;
+};
+
+class GlooLink;
+
+// Memory that takes part in transfers of one collective, known to the link so that its watchdog can
+// end waits on it. One for each peer and direction: Gloo counts completions per buffer.
+class WireBuffer {
+ public:
+  WireBuffer(GlooLink& link, void* data, int64_t bytes);
+  ~WireBuffer();
+  WireBuffer(const WireBuffer&) = delete;
+  WireBuffer& operator=(const WireBuffer&) = delete;
+
+  // Starts a transfer. Errors (of all four): throw Interrupted.
+  void Send(int peer, uint64_t slot, int64_t offset, int64_t bytes);
+  void Receive(int peer, uint64_t slot, int64_t offset, int64_t bytes);
+  // Return when one more of the transfers started has ended, in their order.
+  void WaitSend();
+  void WaitReceive();
+
+ private:
+  GlooLink& link_;
+  std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
+};
+
+// One of the forks: its headers, and what its running collective waits for.
+struct Channel {
+  std::string name;
+  uint64_t index = 0;
+  CallHeader sent;
+  std::vector<CallHeader> received;  // per rank; receives for the next call are posted ahead
+  std::unique_ptr<WireBuffer> send_header;
+  std::unique_ptr<WireBuffer> receive_header;
+  std::string posting_failed;  // why the next call cannot work
+
+  // Guarded by the link's mutex.
+  bool running = false;
+  bool expired = false;
+  std::chrono::steady_clock::time_point deadline;
+
+  std::atomic<int> waiting_for{-1};  // the rank whose data the payload phase waits for
+};
+
+// What a message is; part of its slot, Gloo's name for what matches a send with a receive.
+enum class WireKind : uint64_t { kHeader = 1, kReduce = 2, kSpread = 3 };
+
+// The slot of piece `piece` of a message. Slots may come again within a collective, 65536 pieces
+// later: a pair's messages of one slot are matched in order.
+inline uint64_t WireSlot(WireKind kind, const Channel& channel, int64_t piece = 0) {
+  return uint64_t{0x5E} << 56 | static_cast<uint64_t>(kind) << 32 |
+         (static_cast<uint64_t>(piece) & 0xFFFF) << 16 | channel.index;
+}
+
+}  // namespace sherd::internal
