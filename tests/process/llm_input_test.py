@@ -117,8 +117,14 @@ def start_pair(runs, name, *flags):
     arguments = ["--data", runs.text, "--out", runs.path(name), *small("--steps", "100000", *flags)]
     pair = [runs.start(arguments, **ranks_by_hand(rank, 2, port)) for rank in (0, 1)]
     metrics = os.path.join(runs.path(name), "metrics.jsonl")
+
+    def trains():
+        ended = [p for p in pair if p.poll() is not None]
+        expect(not ended, "ended early: " + "".join(p.stderr.read() for p in ended))
+        return os.path.exists(metrics) and os.path.getsize(metrics) > 1000
+
     try:
-        wait_for(lambda: os.path.exists(metrics) and os.path.getsize(metrics) > 1000, 60, "first steps")
+        wait_for(trains, 60, "first steps")
     except BaseException:
         for process in pair:
             process.kill()
