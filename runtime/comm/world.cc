@@ -17,6 +17,7 @@ struct World::State {
   LogSink log;
   std::shared_ptr<Store> store;
   std::shared_ptr<ProcessGroup> group;
+  Mesh mesh;  // one for all callers: its copies share what the shard layer keeps in its slot
   bool finished = false;
   int exceptions = std::uncaught_exceptions();
 
@@ -40,7 +41,12 @@ ProcessGroup& World::group() const { return *state_->group; }
 Store& World::store() const { return *state_->store; }
 const LogSink& World::log() const { return state_->log; }
 
-Mesh World::mesh() const { return Mesh(state_->group, state_->store, state_->device, state_->log); }
+Mesh World::mesh() const {
+  if (!state_->mesh.defined()) {
+    state_->mesh = Mesh(state_->group, state_->store, state_->device, state_->log);
+  }
+  return state_->mesh;
+}
 
 absl::StatusOr<World> World::FromEnvironment(WorldOptions options) {
   absl::StatusOr<LaunchInfo> launch = ParseLaunch(ProcessEnvironment());
