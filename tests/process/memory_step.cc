@@ -51,17 +51,19 @@ int64_t ActivationElems(const llm::LlamaConfig& c) {
   const int64_t kv = c.kv_heads * c.head_size();
   // Kept from the forward: the input of each block and the last one's output; a checkpoint keeps no more.
   const int64_t kept = (c.layers + 1) * n * c.dim;
-  // At the loss: the normed output, its inverse norm, logits, log-sum-exps, the gradient of the logits and of
-  // the normed output.
-  const int64_t at_loss = 2 * n * c.dim + 2 * n * c.vocabulary + 2 * n;
+  // The caller's logits, which live until its statement ends.
+  const int64_t logits = n * c.vocabulary;
+  // At the loss: the normed output, its inverse norm, log-sum-exps, the gradient of the logits and of the normed
+  // output.
+  const int64_t at_loss = 2 * n * c.dim + n * c.vocabulary + 2 * n;
   // In a block's backward, everything its recompute saved: two normed inputs, the fused projection, rotated
   // queries and keys, mixed values and log-sum-exps, the projection back and the sum, gate and up, their
   // product, the projection down and the result, two inverse norms.
   const int64_t saved = 2 * n * c.dim + n * (c.dim + 2 * kv) + n * (c.dim + kv) + n * (c.dim + c.heads) +
                         2 * n * c.dim + 3 * n * c.ffn + 2 * n * c.dim + 2 * n;
   // And gradients on their way: of the residual stream, and of gate, up and their product.
-  const int64_t grads = 2 * n * c.dim + 5 * n * c.ffn;
-  return kept + std::max(at_loss, saved + grads);
+  const int64_t grads = 2 * n * c.dim + 3 * n * c.ffn;
+  return kept + logits + std::max(at_loss, saved + grads);
 }
 
 std::vector<Term> Terms(const llm::LlamaConfig& config, const llm::Llama& model, int world_size) {
