@@ -38,12 +38,16 @@ class ShardedModule final : public Interceptor, public ParameterHost, public Sco
   Tensor LocalGrad(int index) const override { return unit_->LocalGradient(index); }
   void ClearGrad(int index) override { unit_->ClearGradient(index); }
 
-  void BackwardEnter() override { unit_->BeginBackward(Version()); }
+  void BackwardEnter() override;
   void BackwardExit() override;
   void BackwardAbandon() noexcept override;
 
+  // Leaves a forward scope while unwinding. An outermost one marks the step failed, with this reason.
+  void Unwind(const std::string& why) noexcept;
+
  private:
   int64_t Version() const;
+  void FailIfOutermost(const std::string& why) noexcept;
   void CopyAliases(CallRecord& record);
   void Adopt(int index);
   bool reshard_after_forward() const { return options_.reshard_after_forward.value_or(parent_ != nullptr); }
@@ -152,9 +156,18 @@ void ShardedModule::Around(const CallContext& call) {
     }
     Exit();
   } catch (...) {
-    if (parent_ == nullptr || !parent_->unit_->open()) context_->Fail(CurrentErrorText());
+    FailIfOutermost(CurrentErrorText());
     throw;
   }
+}
+
+void ShardedModule::FailIfOutermost(const std::string& why) noexcept {
+  if (parent_ == nullptr || !parent_->unit_->open()) context_->Fail(why);
+}
+
+void ShardedModule::Unwind(const std::string& why) noexcept {
+  unit_->AbandonForward();
+  FailIfOutermost(why);
 }
 
 void ShardedModule::Exit() {
@@ -178,10 +191,12 @@ void ShardedModule::CopyAliases(CallRecord& record) {
 }
 
 void ShardedModule::CheckRead(int index) const {
-  if (unit_->open()) return;
+  const bool open = unit_->open();
+  if (open && unit_->gathered_version() == Version()) return;
   ThrowFailedPrecondition(absl::StrCat(
       "parameter '", parameters_[static_cast<size_t>(index)].name(), "' of unit '", unit_->name(),
-      "' is read outside a call of its module; open a UnitScope around the read"));
+      open ? "' is read after a parameter of its unit was changed in the same call; change them between calls"
+           : "' is read outside a call of its module; open a UnitScope around the read"));
 }
 
 GradTarget ShardedModule::TakeGradTarget(int index) {
@@ -189,8 +204,23 @@ GradTarget ShardedModule::TakeGradTarget(int index) {
   return {gradient.tensor, gradient.add ? kernels::Write::kAdd : kernels::Write::kOverwrite};
 }
 
+// A scope that failed to open or close is no longer entered, so nobody else would say that the step failed.
+void ShardedModule::BackwardEnter() {
+  try {
+    unit_->BeginBackward(Version());
+  } catch (...) {
+    context_->Fail(CurrentErrorText());
+    throw;
+  }
+}
+
 void ShardedModule::BackwardExit() {
-  unit_->EndBackward();
+  try {
+    unit_->EndBackward();
+  } catch (...) {
+    context_->Fail(CurrentErrorText());
+    throw;
+  }
   // The outermost unit's backward ends a step's: what a forward gathered and nobody used goes too.
   if (parent_ == nullptr && !unit_->open()) context_->ReshardIdle();
 }
@@ -203,11 +233,18 @@ void ShardedModule::BackwardAbandon() noexcept {
 void FullyShardModule(Module& module, const Mesh& mesh, const FullyShardOptions& options) {
   const ErrorContext what{.op = "FullyShard", .module_path = PathOf(&module)};
   if (ShardedOf(module) != nullptr) ThrowInvalidArgument("the module is a unit already", what);
+  std::shared_ptr<ShardContext> context = ShardContext::Of(mesh);
   std::vector<Parameter> mine;
   for (const Parameter& parameter : module.parameters()) {
     const ParameterState& state = parameter.state();
     if (parameter.numel() == 0) {
       ThrowInvalidArgument(absl::StrCat("parameter '", parameter.name(), "' has no elements"), what);
+    }
+    if (state.local.defined() && !(state.local.device() == context->device())) {
+      ThrowInvalidArgument(absl::StrCat("parameter '", parameter.name(), "' is on ",
+                                        state.local.device().id().ToString(), ", the mesh computes on ",
+                                        context->device().id().ToString()),
+                           what);
     }
     if (state.host == nullptr) {
       mine.push_back(parameter);
@@ -224,7 +261,7 @@ void FullyShardModule(Module& module, const Mesh& mesh, const FullyShardOptions&
   }
   std::vector<ShardedModule*> inner;
   CollectSharded(module, inner);
-  auto sharded = std::make_shared<ShardedModule>(module, std::move(mine), ShardContext::Of(mesh), options);
+  auto sharded = std::make_shared<ShardedModule>(module, std::move(mine), std::move(context), options);
   for (ShardedModule* child : inner) {
     if (child->parent() == nullptr) child->set_parent(sharded.get());
   }
@@ -255,6 +292,7 @@ std::shared_ptr<ShardContext> ContextOf(const Module& module) {
 struct UnitScope::State {
   internal::ShardedModule* sharded;
   std::unique_ptr<ScopeGuard> scope;
+  const int exceptions = std::uncaught_exceptions();
 };
 
 UnitScope::UnitScope(Module& module) : state_(std::make_unique<State>()) {
@@ -269,11 +307,16 @@ UnitScope::UnitScope(Module& module) : state_(std::make_unique<State>()) {
 
 UnitScope::~UnitScope() {
   state_->scope.reset();
-  state_->sharded->Exit();
+  if (std::uncaught_exceptions() == state_->exceptions) {
+    state_->sharded->Exit();
+  } else {
+    state_->sharded->Unwind("an exception left the UnitScope of '" + state_->sharded->unit().name() + "'");
+  }
 }
 
 void Recover(Module& model) {
   if (std::shared_ptr<ShardContext> context = ContextOf(model)) context->Recover();
+  for (const Parameter& parameter : model.parameters()) parameter.ClearGrad();
 }
 
 }  // namespace sherd

@@ -34,7 +34,7 @@ void FullyShardModule(Module& module, const Mesh& mesh, const FullyShardOptions&
 // reduces once, and the sums are added: k calls before one backward count k times, exactly.
 // Parameters that have values keep them; the others get theirs from Initialize.
 // Errors: kInvalidArgument if the module is a unit already, a parameter is shared with a unit that is not
-//   below this module (naming both), or a parameter has no elements.
+//   below this module (naming both), has no elements, or has values on another device than the mesh's.
 // COLLECTIVE: all ranks shard the same modules in the same order; nothing is sent.
 template <std::derived_from<Module> M>
 M& FullyShard(M& module, const Mesh& mesh, FullyShardOptions options = {}) {
@@ -53,7 +53,7 @@ std::shared_ptr<ShardContext> ContextOf(const Module& module);
 
 // While it lives, the parameters of a unit may be read outside a call of its module: a penalty on
 // weights, an export. Recorded reads get their gradient in a scope of their own.
-// COLLECTIVE over the unit's ranks.
+// COLLECTIVE over the unit's ranks. Errors: an exception that leaves it marks the step failed.
 class UnitScope {
  public:
   explicit UnitScope(Module& module);
@@ -66,7 +66,8 @@ class UnitScope {
   std::unique_ptr<State> state_;
 };
 
-// Makes a model usable again after a step that failed on its only rank: drops all gradients and reshards.
+// Makes a model usable again after a step that failed on its only rank, or a window that was not finished:
+// drops all gradients and reshards. Reset the tape too.
 // Errors: kFailedPrecondition with several ranks, whose groups were aborted.
 void Recover(Module& model);
 

@@ -61,12 +61,20 @@ Unit::~Unit() {
 }
 
 void Unit::Unshard(int64_t version) {
-  if (unsharded_ && (gathered_version_ == version || open() || context_->size() == 1)) return;
-  for (SegmentState& segment : segments_) segment.full->Allocate();
-  unsharded_ = true;
+  // Under an open scope a copy stays what it is: whoever reads a parameter that changed since is told.
+  if (unsharded_ && open()) return;
+  const bool current = unsharded_ && (gathered_version_ == version || context_->size() == 1);
   gathered_version_ = version;
+  if (current) return;
+  unsharded_ = true;
   ++gathers_;
-  if (context_->size() > 1) Gather();
+  try {
+    for (SegmentState& segment : segments_) segment.full->Allocate();
+    if (context_->size() > 1) Gather();
+  } catch (...) {
+    Reshard();
+    throw;
+  }
 }
 
 void Unit::Gather() {
@@ -83,12 +91,7 @@ void Unit::Gather() {
   const Work work = context_->Gather(what, [pieces, what](ProcessGroup& group) {
     for (const Piece& p : pieces) group.AllGather(p.shard, p.full, p.bytes, what);
   });
-  try {
-    work.Wait();
-  } catch (const Error&) {
-    Reshard();
-    throw;
-  }
+  work.Wait();
 }
 
 void Unit::EnterForward(int64_t version) {
@@ -115,16 +118,30 @@ void Unit::AbandonForward() noexcept {
 void Unit::BeginBackward(int64_t version) {
   context_->ScopeOpens(this);
   Unshard(version);
-  if (backward_open_ == 0) TakeGradientBuffers();
   ++backward_open_;
   phase_ = "in a backward";
+  if (backward_open_ > 1) return;
+  try {
+    TakeGradientBuffers();
+  } catch (...) {
+    AbandonBackward();
+    throw;
+  }
 }
 
+// A forward scope that is still open (a UnitScope around the backward) contributes no gradient: it keeps the
+// unit gathered, but nothing waits for it.
 void Unit::EndBackward() {
+  if (backward_open_ == 1) {
+    try {
+      FinishGradients();
+    } catch (...) {
+      AbandonBackward();
+      throw;
+    }
+    phase_ = forward_open_ > 0 ? "in a forward" : "after a backward";
+  }
   --backward_open_;
-  if (open()) return;
-  FinishGradients();
-  phase_ = "after a backward";
   Reshard();
 }
 

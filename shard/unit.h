@@ -61,6 +61,8 @@ class Unit final : public StorageOwner {
   int64_t local_offset(int i) const { return layout_.PieceOf(i, context_->rank()).offset; }
   bool unsharded() const { return unsharded_; }
   bool open() const { return forward_open_ + backward_open_ > 0; }
+  // The version that the open scope's copy was gathered at.
+  int64_t gathered_version() const { return gathered_version_; }
 
   // `version` tells one state of the parameters from another: a copy gathered at an older one is gathered
   // again.

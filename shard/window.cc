@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -13,7 +14,19 @@
 namespace sherd {
 namespace internal {
 
+void WindowState::CheckClean() const {
+  if (context_ != nullptr) context_->CheckUsable();
+  for (const Parameter& parameter : model_.parameters()) {
+    if (!parameter.local_grad().defined()) continue;
+    ThrowFailedPrecondition(absl::StrCat("parameter '", parameter.name(),
+                                         "' still holds a gradient: the window before was not finished; "
+                                         "call Recover() to drop it"),
+                            {.op = "window"});
+  }
+}
+
 bool WindowState::Agree(int64_t micro_batches, int64_t items) {
+  CheckClean();
   micro_batches_ = micro_batches;
   items_ = items;
   if (context_ == nullptr || context_->size() == 1) return micro_batches > 0;
@@ -37,11 +50,21 @@ void WindowState::Backward(const LossSum& loss, CallSite site) {
   const ErrorContext what{.op = "window.Backward", .site = site};
   Tape* tape = CurrentTape();
   if (tape == nullptr) ThrowFailedPrecondition("no Recording is on for this thread", what);
+  if (failure_.has_value()) {
+    ThrowFailedPrecondition(absl::StrCat("an earlier backward failed: ", *failure_, "; call Recover()"), what);
+  }
   if (backwards_ == micro_batches_) {
     ThrowFailedPrecondition(
         absl::StrCat("called more often than the window has micro-batches (", micro_batches_, ")"), what);
   }
-  tape->Backward(loss.value, 1.0 / static_cast<double>(std::max<int64_t>(items_, 1)), site);
+  try {
+    tape->Backward(loss.value, 1.0 / static_cast<double>(std::max<int64_t>(items_, 1)), site);
+  } catch (const std::exception& error) {
+    failure_ = error.what();
+    if (context_ != nullptr) context_->Fail(*failure_);
+    tape->Reset();
+    throw;
+  }
   loss_sum_ += *loss.value.value().data<double>();
   reported_items_ += loss.items;
   ++backwards_;
@@ -88,6 +111,10 @@ WindowState::Verdict WindowState::Reduce() {
 
 StepResult WindowState::Finish(Optimizer& optimizer, const FinishOptions& options, CallSite site) {
   const ErrorContext what{.op = "window.Finish", .site = site};
+  if (failure_.has_value()) {
+    ThrowFailedPrecondition(absl::StrCat("a backward failed: ", *failure_, "; call Recover()"), what);
+  }
+  if (finished_) ThrowFailedPrecondition("called a second time", what);
   if (backwards_ != micro_batches_) {
     ThrowFailedPrecondition(
         absl::StrCat(backwards_, " of ", micro_batches_, " micro-batches had a backward"), what);
@@ -116,6 +143,7 @@ StepResult WindowState::Finish(Optimizer& optimizer, const FinishOptions& option
     optimizer.Step({.learning_rate = options.learning_rate, .grad_scale = coefficient});
   }
   for (const Parameter& parameter : model_.parameters()) parameter.ClearGrad();
+  finished_ = true;
   return result;
 }
 
@@ -125,6 +153,14 @@ Accumulation::Accumulation(Module& model, AccumulationOptions options)
     : model_(model), options_(options), context_(ContextOf(model)) {
   if (options.micro_batches < 1) {
     ThrowInvalidArgument(absl::StrCat("micro_batches is at least 1, got ", options.micro_batches),
+                         {.op = "Accumulation"});
+  }
+  if (context_ == nullptr || context_->size() == 1) return;
+  for (const Parameter& parameter : model.parameters()) {
+    if (parameter.state().host != nullptr || !parameter.requires_grad()) continue;
+    ThrowInvalidArgument(absl::StrCat("parameter '", parameter.name(),
+                                      "' is in no unit, so its gradient would not be summed over the ranks: "
+                                      "apply FullyShard to the model itself too"),
                          {.op = "Accumulation"});
   }
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -46,6 +47,7 @@ class WindowState {
       : model_(model), context_(std::move(context)), step_(step) {}
 
   // Agrees with all ranks. Returns false when no rank has a micro-batch. COLLECTIVE.
+  // Errors: kFailedPrecondition after a failure, or if a parameter still holds a gradient.
   bool Agree(int64_t micro_batches, int64_t items);
   void Backward(const LossSum& loss, CallSite site);
   StepResult Finish(Optimizer& optimizer, const FinishOptions& options, CallSite site);
@@ -59,6 +61,7 @@ class WindowState {
     double norm_squared = 0.0;
     int64_t reported_items = 0;
   };
+  void CheckClean() const;
   Verdict Reduce();
   double LocalNormSquared() const;
 
@@ -68,6 +71,8 @@ class WindowState {
   int64_t micro_batches_ = 0;
   int64_t items_ = 0;
   int64_t backwards_ = 0;
+  std::optional<std::string> failure_;  // of an earlier backward
+  bool finished_ = false;
   int64_t reported_items_ = 0;
   double loss_sum_ = 0.0;
 };
@@ -99,12 +104,13 @@ class Window {
   int64_t items() const { return state_.items(); }
 
   // Backward of loss / items() over the tape of the current Recording, then resets that tape.
-  // COLLECTIVE. Errors: kFailedPrecondition without a Recording; those of Tape::Backward.
+  // COLLECTIVE. Errors: kFailedPrecondition without a Recording; those of Tape::Backward. After them the
+  //   tape is reset too and this window refuses everything: call Recover and take the next one.
   void Backward(const LossSum& loss, CallSite site = CallSite::Here()) { state_.Backward(loss, site); }
 
   // Norm, one verdict, clip, step, zero, in this order and together on all ranks. COLLECTIVE.
   // Errors: kFailedPrecondition, with nothing changed, if a micro-batch had no backward or the losses
-  //   reported other item counts than were agreed on.
+  //   reported other item counts than were agreed on, after a failed Backward, or the second time.
   StepResult Finish(Optimizer& optimizer, const FinishOptions& options, CallSite site = CallSite::Here()) {
     return state_.Finish(optimizer, options, site);
   }
@@ -120,13 +126,15 @@ class Window {
 // backward and scales once, so the result does not depend on how samples are split.
 class Accumulation {
  public:
-  // Errors: kInvalidArgument for micro_batches < 1. REQUIRES: `model` outlives this object.
+  // Errors: kInvalidArgument for micro_batches < 1, or if several ranks train a parameter that is in no unit,
+  //   whose gradient nobody would sum. REQUIRES: the model is sharded already, and outlives this object.
   explicit Accumulation(Module& model, AccumulationOptions options = {});
 
   // Takes up to micro_batches batches from `loader`, a callable that returns std::optional of a batch,
   // and agrees with the other ranks on their items. `count` is a loss with Count(batch.labels), or a
   // callable from a batch to its items. Empty when no rank has a batch left. COLLECTIVE.
-  // Errors: kInvalidArgument on all ranks if they hold different numbers of micro-batches.
+  // Errors: kInvalidArgument on all ranks if they hold different numbers of micro-batches;
+  //   kFailedPrecondition if gradients are left, as of a window that was not finished: Recover drops them.
   template <typename Loader, typename Count>
   auto Next(Loader&& loader, const Count& count) {
     using Batch = typename std::invoke_result_t<Loader&>::value_type;
