@@ -1,0 +1,138 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sherd/autograd/call.h"
+#include "sherd/autograd/nn/layers.h"
+#include "sherd/autograd/ops/elementwise.h"
+#include "sherd/autograd/ops/linear.h"
+#include "sherd/autograd/ops/shape.h"
+#include "sherd/autograd/ops/transformer.h"
+#include "sherd/autograd/tape.h"
+#include "sherd/runtime/comm/world.h"
+#include "sherd/shard/fully_shard.h"
+#include "tests/support/ranks.h"
+#include "tests/support/tensors.h"
+
+namespace sherd::testing {
+
+// x + down(silu(up(norm(x)))), of odd sizes.
+class ShardBlock : public Module {
+ public:
+  static constexpr int64_t kChannels = 5;
+  ShardBlock()
+      : norm(kChannels, 1e-5, DType::kF64),
+        up(kChannels, 7, Initializer::Normal(0.4), DType::kF64),
+        down(7, kChannels, Initializer::Normal(0.4), DType::kF64) {
+    RegisterModule("norm", norm);
+    RegisterModule("up", up);
+    RegisterModule("down", down);
+  }
+  Variable operator()(const Variable& x) {
+    return Call(*this, [](ShardBlock& self, const Variable& x) {
+      if (self.fails) ThrowInvalidArgument("the block broke");
+      return Add(x, self.down(Silu(self.up(self.norm(x)))));
+    }, x);
+  }
+  RmsNormLayer norm;
+  LinearLayer up;
+  LinearLayer down;
+  bool fails = false;
+};
+
+// Calls its blocks in the order it is told, then its head.
+class ShardModel : public Module {
+ public:
+  explicit ShardModel(int count = 3) : head(ShardBlock::kChannels, 3, Initializer::Normal(0.4), DType::kF64) {
+    for (int i = 0; i < count; ++i) {
+      blocks.push_back(std::make_unique<ShardBlock>());
+      RegisterModule("block" + std::to_string(i), *blocks.back());
+    }
+    RegisterModule("head", head);
+  }
+  Variable operator()(const Variable& x, const std::vector<int>& order) {
+    return Call(*this, [](ShardModel& self, const Variable& x, const std::vector<int>& order) {
+      Variable y = x;
+      for (int i : order) y = (*self.blocks[static_cast<size_t>(i)])(y);
+      return self.head(y);
+    }, x, order);
+  }
+  ShardBlock& block(int i) { return *blocks[static_cast<size_t>(i)]; }
+
+  std::vector<std::unique_ptr<ShardBlock>> blocks;
+  LinearLayer head;
+};
+
+inline void ShardAll(ShardModel& model, const Mesh& mesh, FullyShardOptions options = {}) {
+  for (auto& block : model.blocks) FullyShard(*block, mesh, options);
+  FullyShard(model, mesh);
+}
+
+inline Variable InputOf(const Device& device, int rank, uint64_t step = 0) {
+  return NormalTensor(device, DType::kF64, {3, ShardBlock::kChannels}, 100 + 1000 * step + static_cast<uint64_t>(rank));
+}
+
+inline Variable Energy(const Variable& y) { return Sum(Mul(y, y)); }
+
+// Values by parameter name, whole.
+using Whole = std::map<std::string, std::vector<double>>;
+
+// The gradients that the ranks hold together; no entry: no gradient on any rank. COLLECTIVE.
+inline Whole GradientsOf(const Module& model, ProcessGroup* group) {
+  for (Unit* unit : UnitsOf(model)) {
+    for (int i = 0; i < unit->parameters(); ++i) {
+      if (unit->HeldGradient(i).defined()) unit->MarkUsed(i);
+    }
+  }
+  Whole all;
+  for (const Parameter& parameter : model.parameters()) {
+    const Tensor grad = parameter.local_grad();
+    if (!grad.defined()) continue;
+    std::vector<double> whole(static_cast<size_t>(parameter.numel()), 0.0);
+    const std::vector<double> piece = grad.ToHost<double>();
+    std::copy(piece.begin(), piece.end(), whole.begin() + parameter.local_offset());
+    const bool sharded = parameter.state().host != nullptr;
+    if (group != nullptr && sharded) group->AllReduce(whole.data(), static_cast<int64_t>(whole.size()), DType::kF64);
+    all[parameter.name()] = std::move(whole);
+  }
+  return all;
+}
+
+// The values of all parameters, whole. COLLECTIVE.
+inline Whole ValuesOf(const Module& model, ProcessGroup* group) {
+  Whole all;
+  for (const Parameter& parameter : model.parameters()) {
+    std::vector<double> whole(static_cast<size_t>(parameter.numel()), 0.0);
+    const std::vector<double> piece = parameter.local().ToHost<double>();
+    std::copy(piece.begin(), piece.end(), whole.begin() + parameter.local_offset());
+    if (group != nullptr) group->AllReduce(whole.data(), static_cast<int64_t>(whole.size()), DType::kF64);
+    all[parameter.name()] = std::move(whole);
+  }
+  return all;
+}
+
+inline void ExpectClose(const Whole& got, const Whole& want, double tolerance = 1e-12) {
+  EXPECT_EQ(got.size(), want.size());
+  for (const auto& [name, values] : want) {
+    const auto it = got.find(name);
+    if (it == got.end()) {
+      ADD_FAILURE() << name << " is missing";
+      continue;
+    }
+    double difference = 0.0;
+    double norm = 0.0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      difference += std::pow(it->second[i] - values[i], 2);
+      norm += values[i] * values[i];
+    }
+    EXPECT_LE(std::sqrt(difference), tolerance * std::sqrt(norm) + (norm == 0.0 ? tolerance : 0.0)) << name;
+  }
+}
+
+}  // namespace sherd::testing
