@@ -126,6 +126,7 @@ def check_tidy(root, build, everything=False):
     sources = [n for n in sources if "/" + n in compiled]
     if not sources:
         return skip("clang_tidy", "no source has changed")
+    print("  %d sources" % len(sources), flush=True)
     def complaints(name):
         result = run([tool, "-p", build, "--quiet", "--warnings-as-errors=*", os.path.join(root, name)])
         # A source is reached through a link in the build folder; show the path of the repository.
@@ -135,7 +136,6 @@ def check_tidy(root, build, everything=False):
             return [(name, first_error(result.stdout))]
         return found
     found = {violation for violations in in_parallel(complaints, sources) for violation in violations}
-    print("  %d sources" % len(sources))
     return verdict("clang_tidy", sorted(found))
 
 
