@@ -38,6 +38,7 @@ std::optional<Batch> BatchLoader::operator()() {
   std::iota(samples.begin(), samples.end(), next_);
   next_ += skip_;
   std::vector<int64_t> starts;
+  starts.reserve(samples.size());
   for (int64_t sample : samples) starts.push_back(order_.Start(sample));
   Batch batch = MakeBatch(text_, starts, rows_, seq_, device_);
   batch.samples = std::move(samples);

@@ -102,7 +102,7 @@ class Output {
       std::printf("\n%s\n", ValidUtf8(prompt + result.sample).c_str());
     }
     const std::string path = o.out + "/report.html";
-    const absl::Status written =
+    absl::Status written =
         WriteReport(path, MakeReport(o, launch, text, result, std::move(steps_), bigram));
     if (!written.ok()) return written;
     std::printf(
