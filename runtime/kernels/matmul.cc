@@ -20,22 +20,22 @@ void CheckMatrix(const Tensor& x) {
 }
 
 // Blocks of the output, each by one thread from start to end.
-void OwnMatmul(const MatmulProblem& p, void (*loop)(const GemmArgs&)) {
-  const Device& device = p.out->device();
+void OwnMatmul(const Device& device, const MatmulProblem& whole, void (*loop)(const GemmArgs&)) {
   const internal::GemmLoops& loops = *internal::LoopsOf(device).gemm;
-  const int64_t block_rows = (p.m + loops.block_m - 1) / loops.block_m;
-  const int64_t block_cols = (p.n + loops.block_n - 1) / loops.block_n;
-  const int64_t in_bytes = SizeOf(p.a->dtype()), out_bytes = SizeOf(p.out->dtype());
+  const int64_t block_rows = (whole.m + loops.block_m - 1) / loops.block_m;
+  const int64_t block_cols = (whole.n + loops.block_n - 1) / loops.block_n;
   device.pool().ParallelFor(block_rows * block_cols, 1, [&](int64_t begin, int64_t end) {
     const internal::Workspace workspace(device, loops.workspace_bytes);
     for (int64_t block = begin; block < end; ++block) {
       const int64_t i = block % block_rows * loops.block_m, j = block / block_rows * loops.block_n;
-      loop({.a = internal::Address(*p.a) + i * p.a_row * in_bytes,
-            .b = internal::Address(*p.b) + j * p.b_col * in_bytes,
-            .c = internal::Address(*p.out) + (i * p.out_row + j) * out_bytes,
+      const MatmulProblem p = whole.Rows(i, std::min(i + loops.block_m, whole.m))
+                                  .Columns(j, std::min(j + loops.block_n, whole.n));
+      loop({.a = p.a,
+            .b = p.b,
+            .c = p.out,
             .workspace = workspace.data(),
-            .m = std::min(loops.block_m, p.m - i),
-            .n = std::min(loops.block_n, p.n - j),
+            .m = p.m,
+            .n = p.n,
             .k = p.k,
             .a_row = p.a_row,
             .a_col = p.a_col,
@@ -49,6 +49,26 @@ void OwnMatmul(const MatmulProblem& p, void (*loop)(const GemmArgs&)) {
 
 }  // namespace
 
+namespace internal {
+
+MatmulProblem MatmulProblem::Rows(int64_t begin, int64_t end) const {
+  MatmulProblem part = *this;
+  part.a += begin * a_row * SizeOf(in_dtype);
+  part.out += begin * out_row * SizeOf(out_dtype);
+  part.m = end - begin;
+  return part;
+}
+
+MatmulProblem MatmulProblem::Columns(int64_t begin, int64_t end) const {
+  MatmulProblem part = *this;
+  part.b += begin * b_col * SizeOf(in_dtype);
+  part.out += begin * SizeOf(out_dtype);
+  part.n = end - begin;
+  return part;
+}
+
+}  // namespace internal
+
 void Matmul(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& out,
             Write write) {
   CheckMatrix(a);
@@ -58,9 +78,11 @@ void Matmul(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b
   SHERD_CHECK(IsFloating(dtype) && b.dtype() == dtype &&
                   (out.dtype() == dtype || (dtype == DType::kBF16 && out.dtype() == DType::kF32)),
               "the dtypes of a matmul do not fit");
-  MatmulProblem p = {.a = &a,
-                     .b = &b,
-                     .out = &out,
+  MatmulProblem p = {.a = nullptr,
+                     .b = nullptr,
+                     .out = nullptr,
+                     .in_dtype = dtype,
+                     .out_dtype = out.dtype(),
                      .m = a.dim(transpose_a ? 1 : 0),
                      .n = b.dim(transpose_b ? 0 : 1),
                      .k = a.dim(transpose_a ? 0 : 1),
@@ -79,12 +101,17 @@ void Matmul(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b
     if (!p.add) Fill(out, 0.0);
     return;
   }
-  const internal::GemmLoops& loops = *internal::LoopsOf(out.device()).gemm;
+  p.a = internal::Address(a);
+  p.b = internal::Address(b);
+  p.out = internal::Address(out);
+  const Device& device = out.device();
+  const internal::GemmLoops& loops = *internal::LoopsOf(device).gemm;
   if (dtype == DType::kF64) {
-    OwnMatmul(p, loops.f64);
-  } else if ((dtype == DType::kBF16 && !cpu::Bf16DotIsFast()) || !internal::OneDnnMatmul(p)) {
+    OwnMatmul(device, p, loops.f64);
+  } else if ((dtype == DType::kBF16 && !cpu::Bf16DotIsFast()) ||
+             !internal::OneDnnMatmul(device, p)) {
     SHERD_CHECK(dtype == DType::kBF16, "oneDNN has no f32 matmul");
-    OwnMatmul(p, out.dtype() == DType::kF32 ? loops.bf16_to_f32 : loops.bf16);
+    OwnMatmul(device, p, out.dtype() == DType::kF32 ? loops.bf16_to_f32 : loops.bf16);
   }
 }
 

@@ -3,8 +3,8 @@
 #include <dnnl_version.h>
 #include <dnnl.hpp>
 
+#include <algorithm>
 #include <array>
-#include <map>
 #include <mutex>
 #include <string_view>
 #include <unordered_map>
@@ -16,24 +16,24 @@
 namespace sherd::kernels::internal {
 namespace {
 
-// Sets the OpenMP thread count of the calling thread, and restores it.
+// Sets the OpenMP thread count of the calling thread to one, and restores it.
 //
 // The functions are looked up in the process, so that it is the runtime oneDNN uses that hears of
 // it, and a oneDNN without OpenMP needs none.
-class OpenMpThreads {
+class OneOpenMpThread {
  public:
-  explicit OpenMpThreads(int threads) {
+  OneOpenMpThread() {
     static const auto get = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "omp_get_max_threads"));
     if (get == nullptr || Set() == nullptr) return;
     before_ = get();
-    if (before_ != threads) Set()(threads);
-    changed_ = before_ != threads;
+    changed_ = before_ != 1;
+    if (changed_) Set()(1);
   }
-  ~OpenMpThreads() {
+  ~OneOpenMpThread() {
     if (changed_) Set()(before_);
   }
-  OpenMpThreads(const OpenMpThreads&) = delete;
-  OpenMpThreads& operator=(const OpenMpThreads&) = delete;
+  OneOpenMpThread(const OneOpenMpThread&) = delete;
+  OneOpenMpThread& operator=(const OneOpenMpThread&) = delete;
 
  private:
   using SetFunction = void (*)(int);
@@ -47,7 +47,7 @@ class OpenMpThreads {
 };
 
 // Everything a primitive depends on.
-using Key = std::array<int64_t, 12>;
+using Key = std::array<int64_t, 11>;
 
 struct KeyHash {
   size_t operator()(const Key& key) const {
@@ -70,7 +70,6 @@ struct OneDnnCache {
   static constexpr size_t kMaxEntries = 1024;
 
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
-  dnnl::stream stream{engine};
   std::mutex mutex;
   std::unordered_map<Key, Primitive, KeyHash> primitives;
 };
@@ -81,10 +80,10 @@ dnnl::memory::data_type TypeOf(DType dtype) {
 
 Primitive Make(const dnnl::engine& engine, const MatmulProblem& p) {
   Primitive made;
-  const auto in = TypeOf(p.a->dtype());
+  const auto in = TypeOf(p.in_dtype);
   made.a = dnnl::memory::desc({p.m, p.k}, in, {p.a_row, p.a_col});
   made.b = dnnl::memory::desc({p.k, p.n}, in, {p.b_row, p.b_col});
-  made.out = dnnl::memory::desc({p.m, p.n}, TypeOf(p.out->dtype()), {p.out_row, 1});
+  made.out = dnnl::memory::desc({p.m, p.n}, TypeOf(p.out_dtype), {p.out_row, 1});
   dnnl::primitive_attr attr;
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   if (p.add) {
@@ -110,7 +109,7 @@ Primitive Make(const dnnl::engine& engine, const MatmulProblem& p) {
   return made;
 }
 
-Primitive Find(OneDnnCache& cache, const MatmulProblem& p, int threads) {
+Primitive Find(OneDnnCache& cache, const MatmulProblem& p) {
   const Key key = {p.m,
                    p.n,
                    p.k,
@@ -119,38 +118,81 @@ Primitive Find(OneDnnCache& cache, const MatmulProblem& p, int threads) {
                    p.b_row,
                    p.b_col,
                    p.out_row,
-                   static_cast<int64_t>(p.a->dtype()),
-                   static_cast<int64_t>(p.out->dtype()),
-                   p.add,
-                   threads};
+                   static_cast<int64_t>(p.in_dtype),
+                   static_cast<int64_t>(p.out_dtype),
+                   p.add};
   std::lock_guard<std::mutex> lock(cache.mutex);
   if (cache.primitives.size() >= OneDnnCache::kMaxEntries) cache.primitives.clear();
   auto found = cache.primitives.find(key);
   if (found == cache.primitives.end()) {
+    const OneOpenMpThread one_thread;
     found = cache.primitives.emplace(key, Make(cache.engine, p)).first;
   }
   return found->second;
 }
 
+void Execute(const Device& device, const dnnl::engine& engine, const Primitive& primitive,
+             const MatmulProblem& p) {
+  const OneOpenMpThread one_thread;
+  const Workspace scratchpad(device, static_cast<int64_t>(primitive.scratchpad.get_size()));
+  const auto memory = [&](const dnnl::memory::desc& desc, const void* data) {
+    return dnnl::memory(desc, engine, const_cast<void*>(data));
+  };
+  dnnl::stream stream(engine);
+  primitive.matmul.execute(
+      stream, {{DNNL_ARG_SRC, memory(primitive.a, p.a)},
+               {DNNL_ARG_WEIGHTS, memory(primitive.b, p.b)},
+               {DNNL_ARG_DST, memory(primitive.out, p.out)},
+               {DNNL_ARG_SCRATCHPAD, memory(primitive.scratchpad, scratchpad.data())}});
+  stream.wait();
+}
+
+// [Note: pieces of a product] oneDNN splits the sum over k between threads when the output is
+// small, and picks the blocks of k by the shape, so its bits depend on the number of threads. It is
+// therefore run on one thread at a time, for pieces of the output that depend on the problem alone,
+// which our own pool hands out. OpenMP starts no threads, whose busy waiting would take cores from
+// communication.
+struct Pieces {
+  bool columns;
+  int64_t extent, step;
+
+  int64_t count() const { return (extent + step - 1) / step; }
+  MatmulProblem Take(const MatmulProblem& p, int64_t i) const {
+    const int64_t begin = i * step, end = std::min(extent, begin + step);
+    return columns ? p.Columns(begin, end) : p.Rows(begin, end);
+  }
+};
+
+Pieces PiecesOf(const MatmulProblem& p) {
+  constexpr int64_t kMostPieces = 16, kMultiple = 64;
+  constexpr double kLeastWork = 16e6;  // multiplications: 0.2 ms
+  const bool columns = p.m <= kMultiple;
+  const int64_t extent = columns ? p.n : p.m;
+  // A transposed b is repacked for each piece of rows, so these are longer.
+  const int64_t least = p.b_col != 1 && !columns ? 8 * kMultiple : 2 * kMultiple;
+  const double work =
+      static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
+  const auto most = static_cast<int64_t>(std::clamp(work / kLeastWork, 1.0, double{kMostPieces}));
+  const int64_t step = (extent / most + kMultiple - 1) / kMultiple * kMultiple;
+  return {columns, extent, most == 1 ? extent : std::max(step, least)};
+}
+
 }  // namespace
 
-bool OneDnnMatmul(const MatmulProblem& p) {
-  const Device& device = p.out->device();
-  const int threads = device.pool().threads();
+bool OneDnnMatmul(const Device& device, const MatmulProblem& p) {
   try {
-    const OpenMpThreads openmp(threads);
     OneDnnCache& cache = device.Slot<OneDnnCache>();
-    const Primitive found = Find(cache, p, threads);
-    if (!found.usable) return false;
-    const Workspace scratchpad(device, static_cast<int64_t>(found.scratchpad.get_size()));
-    const dnnl::engine& engine = cache.engine;
-    found.matmul.execute(
-        cache.stream,
-        {{DNNL_ARG_SRC, dnnl::memory(found.a, engine, p.a->raw())},
-         {DNNL_ARG_WEIGHTS, dnnl::memory(found.b, engine, p.b->raw())},
-         {DNNL_ARG_DST, dnnl::memory(found.out, engine, p.out->raw())},
-         {DNNL_ARG_SCRATCHPAD, dnnl::memory(found.scratchpad, engine, scratchpad.data())}});
-    cache.stream.wait();
+    const Pieces pieces = PiecesOf(p);
+    const int64_t count = pieces.count();
+    // All but the last piece have one shape.
+    const Primitive first = Find(cache, pieces.Take(p, 0));
+    const Primitive last = count == 1 ? first : Find(cache, pieces.Take(p, count - 1));
+    if (!first.usable || !last.usable) return false;
+    device.pool().ParallelFor(count, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        Execute(device, cache.engine, i + 1 < count ? first : last, pieces.Take(p, i));
+      }
+    });
   } catch (const dnnl::error& error) {
     ThrowError(Error(absl::StatusCode::kInternal, absl::StrCat("oneDNN failed: ", error.message),
                      {.op = "matmul"}));
