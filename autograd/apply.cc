@@ -96,11 +96,13 @@ std::vector<Variable> ApplyChecked(std::shared_ptr<const Op> op, std::span<const
   CheckInputs(inputs, recorder);
   absl::InlinedVector<Tensor, 4> values;
   bool wants_grad = false;
-  for (const Variable& input : inputs) {
-    values.push_back(input.value());
-    wants_grad |= input.requires_grad();
-  }
   OpPlan plan;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    values.push_back(inputs[i].value());
+    if (!inputs[i].requires_grad()) continue;
+    wants_grad = true;
+    if (i < 32) plan.wants_grad |= 1u << i;
+  }
   op->Plan(values, plan);
   SHERD_CHECK(!inputs.empty(), "an op without operands");
   const Device& device = values[0].device();

@@ -31,6 +31,12 @@ struct OpPlan {
   uint32_t backward_reads_inputs = 0;   // bit i: backward reads input i
   uint32_t backward_reads_outputs = 0;  // bit i: backward reads output i
   bool view = false;                    // the outputs alias inputs; Forward sets them
+
+  // Set by Apply before Plan. Bit i: somebody will want the gradient of input i, so what only that gradient
+  // reads need not be kept otherwise: the input of a frozen weight.
+  uint32_t wants_grad = 0;
+  // backward_reads_inputs of a product of two: the gradient of each reads the other.
+  uint32_t ReadsOfProduct() const { return (wants_grad & 1u) << 1 | (wants_grad >> 1 & 1u); }
 };
 
 // The operands of one forward computation. Outputs and inner values are allocated and undefined.

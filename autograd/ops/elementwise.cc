@@ -43,7 +43,7 @@ class MulOp final : public Op {
   OpKind kind() const override { return OpKind::kElementwise; }
   void Plan(std::span<const Tensor> in, OpPlan& plan) const override {
     PlanPair(in, plan);
-    plan.backward_reads_inputs = 0b11;
+    plan.backward_reads_inputs = plan.ReadsOfProduct();
   }
   void Forward(OpForward& f) const override { kernels::Mul(f.inputs[0], f.inputs[1], f.outputs[0]); }
   void Backward(OpBackward& b) const override {

@@ -24,7 +24,7 @@ class LinearOp final : public Op {
     Shape shape = x.shape();
     shape[shape.rank() - 1] = weight.dim(0);
     plan.outputs = {{x.dtype(), shape}};
-    plan.backward_reads_inputs = 0b11;
+    plan.backward_reads_inputs = plan.ReadsOfProduct();
   }
   void Forward(OpForward& f) const override {
     kernels::Matmul(Rows(f.inputs[0]), false, f.inputs[1], true, Rows(f.outputs[0]));
@@ -61,7 +61,7 @@ class MatmulOp final : public Op {
                      options_.transpose_b ? "b (transposed)" : "b", b);
     }
     plan.outputs = {{a.dtype(), {a.dim(options_.transpose_a ? 1 : 0), b.dim(options_.transpose_b ? 0 : 1)}}};
-    plan.backward_reads_inputs = 0b11;
+    plan.backward_reads_inputs = plan.ReadsOfProduct();
   }
   void Forward(OpForward& f) const override {
     kernels::Matmul(f.inputs[0], options_.transpose_a, f.inputs[1], options_.transpose_b, f.outputs[0]);

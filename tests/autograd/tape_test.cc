@@ -284,5 +284,25 @@ TEST_F(TapeTest, KeepsOnlyWhatBackwardReads) {
   EXPECT_EQ(held(), before + y.value().bytes());
 }
 
+TEST_F(TapeTest, InputsOfFrozenWeightsAreNotKept) {
+  LinearLayer layer(1024, 1, Initializer::Constant(2.0), DType::kF64);
+  Initialize(layer, device_, 1);
+  const auto held = [&] { return device_.allocator().stats()[MemoryCategory::kActivation].current_bytes; };
+  const Variable x = Leaf(Doubles(1024, 1.0));
+  const auto bytes_after_forward = [&](bool frozen) {
+    layer.weight().set_requires_grad(!frozen);
+    const int64_t before = held();
+    const Recording on(tape_);
+    const Variable z = layer(Reshape(Scale(x, 1.0), {1, 1024}));
+    const int64_t bytes = held() - before;
+    tape_.Backward(Sum(z));
+    tape_.Reset();
+    return bytes;
+  };
+  EXPECT_GE(bytes_after_forward(false), x.value().bytes());
+  EXPECT_LT(bytes_after_forward(true), 1024);
+  EXPECT_EQ(x.grad().ToHost<double>(), Doubles(1024, 4.0));
+}
+
 }  // namespace
 }  // namespace sherd::testing
