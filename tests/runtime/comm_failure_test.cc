@@ -1,7 +1,11 @@
 // What ranks see when one of them calls something else, aborts, is late, or goes away.
+#include <atomic>
 #include <chrono>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -141,6 +145,57 @@ TEST(CommAbort, WakesARankInTheMiddleOfALargeTransfer) {
     ExpectHas(error, {"rank 1 aborted: enough"});
     if (abort.joinable()) abort.join();
   });
+}
+
+// A store whose reader never hears of failures.
+class DeafStore final : public Store {
+ public:
+  explicit DeafStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+  absl::Status Set(std::string_view key, std::string_view value) override {
+    return store_->Set(key, value);
+  }
+  absl::StatusOr<std::string> Get(std::string_view key, absl::Duration timeout) override {
+    return store_->Get(key, timeout);
+  }
+  absl::StatusOr<std::optional<std::string>> TryGet(std::string_view key) override {
+    if (key.find("failure") != std::string_view::npos) return std::optional<std::string>();
+    return store_->TryGet(key);
+  }
+  absl::StatusOr<int64_t> Add(std::string_view key, int64_t delta) override {
+    return store_->Add(key, delta);
+  }
+  absl::StatusOr<std::string> CompareSet(std::string_view key, std::string_view expected,
+                                         std::string_view desired) override {
+    return store_->CompareSet(key, expected, desired);
+  }
+  absl::StatusOr<bool> Delete(std::string_view key) override { return store_->Delete(key); }
+
+ private:
+  const std::shared_ptr<Store> store_;
+};
+
+TEST(CommAbort, WakesOurOwnThreadWhateverThePeersDo) {
+  const std::shared_ptr<Store> store = MakeMemoryStore();
+  std::atomic<bool> done{false};
+  std::thread idle([&] {
+    absl::StatusOr<World> w =
+        World::FromStore(std::make_shared<DeafStore>(store), 1, 2, {.threads = 1});
+    ASSERT_TRUE(w.ok()) << w.status();
+    for (int i = 0; i < 200 && !done; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    EXPECT_TRUE(done) << "rank 0 was still waiting";
+  });
+  absl::StatusOr<World> w = World::FromStore(store, 0, 2, {.threads = 1});
+  ASSERT_TRUE(w.ok()) << w.status();
+  std::thread abort([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    w->group().Abort(absl::CancelledError("stop"));
+  });
+  ExpectHas(Thrown([&] { w->group().Barrier(); }), {"rank 0 aborted: stop"});
+  done = true;
+  abort.join();
+  idle.join();
 }
 
 TEST(CommAbort, LocalGroupAbortsToo) {
