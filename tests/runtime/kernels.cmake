@@ -2,3 +2,11 @@ foreach(test attention cross_entropy dropout elementwise embedding isa matmul op
     rms_norm rope)
   sherd_test(kernels_${test}_test LIBS sherd::kernels LABELS tsan asan)
 endforeach()
+
+# Sanitizers add symbols of their own.
+if(TARGET sherd_kernels_avx512 AND NOT SHERD_SANITIZE)
+  sherd_script_test(kernels_symbols_test
+    COMMAND ${CMAKE_CURRENT_SOURCE_DIR}/kernels_symbols_test.sh $<TARGET_OBJECTS:sherd_kernels_baseline>
+      $<TARGET_OBJECTS:sherd_kernels_avx2> $<TARGET_OBJECTS:sherd_kernels_avx512>
+      COMMAND_EXPAND_LISTS)
+endif()

@@ -1,7 +1,8 @@
 #include "sherd/runtime/kernels/matmul.h"
 
-#include <tuple>
+#include <utility>
 
+#include "sherd/runtime/kernels/internal/onednn_matmul.h"
 #include "tests/runtime/kernels_support.h"
 
 namespace sherd::kernels::test {
@@ -61,6 +62,52 @@ TEST(MatmulTest, GradientOfAWeightOverManyRowsHasOneOrder) {
     const DType out = in == DType::kBF16 ? DType::kF32 : in;
     CheckProduct(in, out, {65, 48, 2048}, true, false, Write::kAdd, Lay::kContiguous);
     CheckProduct(in, out, {256, 130, 400}, false, true, Write::kOverwrite, Lay::kContiguous);
+  }
+}
+
+// oneDNN left to itself splits the sum over k between threads when the output is small.
+TEST(MatmulTest, LongSumsOfAFewOutputsHaveOneOrder) {
+  for (DType in : kFloats) {
+    const DType out = in == DType::kBF16 ? DType::kF32 : in;
+    CheckProduct(in, out, {16, 32, 20000}, true, false, Write::kOverwrite, Lay::kContiguous);
+    CheckProduct(in, out, {3, 300, 4000}, false, true, Write::kOverwrite, Lay::kContiguous);
+  }
+}
+
+TEST(MatmulTest, LargeProductsAreRightAtTheSeamsOfTheirPieces) {
+  for (DType in : kFloats) {
+    CheckProduct(in, in, {1500, 130, 200}, false, true, Write::kAdd, Lay::kPadded);
+    CheckProduct(in, in, {700, 300, 170}, true, false, Write::kOverwrite, Lay::kContiguous);
+    CheckProduct(in, in, {20, 2500, 700}, false, false, Write::kOverwrite, Lay::kPadded);
+  }
+}
+
+// Matmul may prefer our own loops for bf16; the path through oneDNN must be right all the same.
+TEST(MatmulTest, OneDnnOnBf16AgreesWithPlainLoops) {
+  const Sizes s = {65, 70, 33};
+  const Values a = RandomValues(DType::kBF16, {s.m, s.k}, 1);
+  const Values b = RandomValues(DType::kBF16, {s.k, s.n}, 2);
+  for (Write write : kWrites) {
+    const Device device = Device::Cpu();
+    const Values before = RandomValues(DType::kF32, {s.m, s.n}, 3);
+    const Tensor ta = ToTensor(device, a), tb = ToTensor(device, b), out = ToTensor(device, before);
+    const bool done = internal::OneDnnMatmul(device, {.a = static_cast<const char*>(ta.raw()),
+                                                      .b = static_cast<const char*>(tb.raw()),
+                                                      .out = static_cast<char*>(out.raw()),
+                                                      .in_dtype = DType::kBF16,
+                                                      .out_dtype = DType::kF32,
+                                                      .m = s.m,
+                                                      .n = s.n,
+                                                      .k = s.k,
+                                                      .a_row = s.k,
+                                                      .a_col = 1,
+                                                      .b_row = s.n,
+                                                      .b_col = 1,
+                                                      .out_row = s.n,
+                                                      .add = write == Write::kAdd});
+    if (!done) GTEST_SKIP() << "oneDNN has no bf16 matmul here";
+    ExpectNear(FromTensor(out), Written(write, before, Product(a, false, b, false, s)), 1e-5,
+               "bf16");
   }
 }
 
