@@ -18,9 +18,8 @@ struct CrossEntropyResult {
 //
 // Shapes: logits [N, V] (or more leading dimensions that merge), rows may be strided; targets N
 //   elements, i32 or i64, contiguous; lse [N] contiguous, f64 for f64, else f32.
-// Errors: kInvalidArgument for a target outside [0, V) that is not `ignore_index`, naming its index
-// and
-//   value, before anything is written.
+// Errors: kInvalidArgument for a target outside [0, V) that is not `ignore_index`, naming its
+//   index and value, before anything is written.
 CrossEntropyResult CrossEntropy(const Tensor& logits, const Tensor& targets, int64_t ignore_index,
                                 const Tensor& lse);
 
@@ -28,8 +27,7 @@ CrossEntropyResult CrossEntropy(const Tensor& logits, const Tensor& targets, int
 //
 // Shapes: as CrossEntropy; `lse` as it wrote it. Errors: as CrossEntropy.
 // REQUIRES: grad_logits has the dtype of logits; it is `logits` itself (with kOverwrite) or
-// overlaps
-//   no input.
+//   overlaps no input.
 void CrossEntropyBackward(const Tensor& logits, const Tensor& targets, int64_t ignore_index,
                           const Tensor& lse, double scale, const Tensor& grad_logits,
                           Write write = Write::kOverwrite);

@@ -39,7 +39,7 @@ Groups GroupById(const std::vector<int64_t>& ids) {
 
 void Embedding(const Tensor& ids, const Tensor& table, const Tensor& out) {
   SHERD_CHECK(table.rank() == 2 && out.rank() >= 1 && out.shape().back() == table.dim(1) &&
-                  out.shape().rows() == (out.numel() == 0 ? out.shape().rows() : ids.numel()) &&
+                  (out.numel() == 0 || out.shape().rows() == ids.numel()) &&
                   out.dtype() == table.dtype(),
               "the output of an embedding does not fit its ids and table");
   const std::vector<int64_t> rows =

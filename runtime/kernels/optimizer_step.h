@@ -22,9 +22,9 @@ struct AdamWCoefficients {
 //           - lr (m / bias_correction1) / (sqrt(v / bias_correction2) + eps)
 //
 // Computed in f32 (f64 for f64), whatever is stored.
-// Shapes: equal element counts, contiguous. Dtypes: param any float; grad, and m with v, that of
-// param
-//   or f32.
+// Shapes: equal element counts, contiguous.
+// Dtypes: param any float; grad has that of param, and so have m and v; with a bf16 param each may
+//   be f32 instead.
 // REQUIRES: the pieces do not overlap.
 // Source: Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization".
 void AdamWStep(const Tensor& param, const Tensor& grad, const Tensor& m, const Tensor& v,

@@ -6,8 +6,8 @@
 #include "sherd/runtime/kernels/write.h"
 
 // Rotary position embedding.
-// Source: Su et al. 2021, "RoFormer", in the half-split layout: channel i < D/2 is paired with i +
-// D/2.
+// In the half-split layout: channel i < D/2 is paired with channel i + D/2.
+// Source: Su et al. 2021, "RoFormer".
 namespace sherd::kernels {
 
 struct RopeTables {

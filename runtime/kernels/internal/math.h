@@ -20,9 +20,9 @@ namespace sherd::kernels::SHERD_ISA {
 
 // e^x, to 1.5 ulp; 0 where the result would not be a normal number, infinity from 1/sqrt(2) of the
 // largest number on.
-// Method: x = n ln 2 + r with n an integer and |r| <= ln 2 / 2 (Cody and Waite 1980), a polynomial
-// in r, and 2^n made from bits: adding the constant rounds to an integer in the lowest bits of
-// `shifted`, and already holds the bias of the exponent.
+// Method: x = n ln 2 + r with n an integer and |r| <= ln 2 / 2 (Cody and Waite 1980), a
+//   polynomial in r, and 2^n made from bits: adding the constant rounds to an integer in the
+//   lowest bits of `shifted`, and already holds the bias of the exponent.
 SHERD_MATH float Exp(float x) {
   constexpr float kShift = 12582912.0f + 127.0f;  // 1.5 * 2^23 and the bias
   const float shifted = x * 1.44269504088896341f + kShift;

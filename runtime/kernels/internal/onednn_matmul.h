@@ -4,7 +4,7 @@
 
 namespace sherd::kernels::internal {
 
-// A product as oneDNN and our own loops take it: op(a) [m, k], op(b) [k, n], out [m, n], none
+// A product as oneDNN and our own loops take it: op(a) [m, k], op(b) [k, n], out [m, n]; none is
 // empty.
 struct MatmulProblem {
   const char* a;
