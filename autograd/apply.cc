@@ -29,17 +29,17 @@ void CheckInputs(std::span<const Variable> inputs, const Recorder* recorder) {
     const Variable& input = inputs[i];
     if (!input.defined()) ThrowInvalidArgument(absl::StrCat("operand ", i, " is undefined"));
     if (!(input.value().device() == inputs[0].value().device())) {
-      ThrowInvalidArgument(absl::StrCat("operands are on different devices: ", Describe(inputs[0], 0),
-                                        "; ", Describe(input, i)));
+      ThrowInvalidArgument(absl::StrCat(
+          "operands are on different devices: ", Describe(inputs[0], 0), "; ", Describe(input, i)));
     }
     if (input.ident() && recorder != nullptr) {
       if (input.ident()->is_parameter) {
         auto& state = static_cast<ParameterState&>(*input.ident());
         if (state.host != nullptr) state.host->CheckRead(state.host_index);
       } else if (!recorder->Knows(input.ident()->home)) {
-        ThrowFailedPrecondition(absl::StrCat(
-            Describe(input, i), " belongs to ", input.ident()->home->description,
-            "; return it from the region, or Detach() it to use it as a constant"));
+        ThrowFailedPrecondition(
+            absl::StrCat(Describe(input, i), " belongs to ", input.ident()->home->description,
+                         "; return it from the region, or Detach() it to use it as a constant"));
       }
     }
     input.value().raw();  // throws where it is not resident, with the owner's words
@@ -47,7 +47,8 @@ void CheckInputs(std::span<const Variable> inputs, const Recorder* recorder) {
 }
 
 // Notes in a checkpointed first pass what the region reads from outside.
-void NoteInputs(internal::RegionNotes& notes, std::span<const Variable> inputs, uint64_t first_birth) {
+void NoteInputs(internal::RegionNotes& notes, std::span<const Variable> inputs,
+                uint64_t first_birth) {
   for (const Variable& input : inputs) {
     if (!input.ident()) continue;
     Ident& ident = *input.ident();
@@ -114,7 +115,8 @@ std::vector<Variable> ApplyChecked(std::shared_ptr<const Op> op, std::span<const
   for (const TensorSpec& spec : plan.inner) {
     inner.push_back(Tensor::Empty(device, spec.dtype, spec.shape));
   }
-  OpForward forward{values, std::span<Tensor>(outputs.data(), outputs.size()), std::span<Tensor>(inner.data(), inner.size())};
+  OpForward forward{values, std::span<Tensor>(outputs.data(), outputs.size()),
+                    std::span<Tensor>(inner.data(), inner.size())};
   const bool random = op->kind() == OpKind::kRandom && frame != nullptr && frame->random != nullptr;
   if (random) {
     forward.random_key = NextRandomKey(*op, *frame);
@@ -132,7 +134,8 @@ std::vector<Variable> ApplyChecked(std::shared_ptr<const Op> op, std::span<const
     return results;
   }
   auto add_result = [&](const Tensor& output) -> const Variable& {
-    Ref<Ident> ident = IsFloating(output.dtype()) ? recorder->tape->NewIdent(recorder->home) : Ref<Ident>();
+    Ref<Ident> ident =
+        IsFloating(output.dtype()) ? recorder->tape->NewIdent(recorder->home) : Ref<Ident>();
     return results.emplace_back(output, std::move(ident));
   };
   if (recorder->notes != nullptr) {
@@ -163,24 +166,25 @@ std::vector<Variable> Apply(std::shared_ptr<const Op> op, std::span<const Variab
   try {
     return ApplyChecked(std::move(op), inputs, site);
   } catch (const Error& error) {
-    throw error.With({.op = std::string(name),
-                      .module_path = internal::CurrentModulePath(),
-                      .site = site});
+    throw error.With(
+        {.op = std::string(name), .module_path = internal::CurrentModulePath(), .site = site});
   }
 }
 
-Variable ApplyOne(std::shared_ptr<const Op> op, std::initializer_list<Variable> inputs, CallSite site) {
+Variable ApplyOne(std::shared_ptr<const Op> op, std::initializer_list<Variable> inputs,
+                  CallSite site) {
   return Apply(std::move(op), std::span<const Variable>(inputs.begin(), inputs.size()), site)[0];
 }
 
 void RefuseOperands(std::string_view what, std::string_view name_a, const Tensor& a,
                     std::string_view name_b, const Tensor& b) {
-  ThrowInvalidArgument(absl::StrCat(std::string(what), ": ", std::string(name_a), " is ", a.ToString(),
-                                    ", ", std::string(name_b), " is ", b.ToString()));
+  ThrowInvalidArgument(absl::StrCat(std::string(what), ": ", std::string(name_a), " is ",
+                                    a.ToString(), ", ", std::string(name_b), " is ", b.ToString()));
 }
 
 void RefuseOperand(std::string_view what, std::string_view name, const Tensor& a) {
-  ThrowInvalidArgument(absl::StrCat(std::string(what), ": ", std::string(name), " is ", a.ToString()));
+  ThrowInvalidArgument(
+      absl::StrCat(std::string(what), ": ", std::string(name), " is ", a.ToString()));
 }
 
 }  // namespace sherd

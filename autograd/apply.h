@@ -12,16 +12,16 @@ namespace sherd {
 
 // The op seam: runs `op` and, while a Recording is on and an input wants a gradient, records it.
 //
-// Checks in this order, before any memory is touched: inputs defined, on one device, resident, usable
-// in this recording; then the op's own Plan.
-// Ownership: the tape keeps the op, the identities of inputs and outputs, and the values that the plan
-// says backward reads.
-// Errors: sherd::Error with the op's name, the module path and the caller's line.
+// Checks in this order, before any memory is touched: inputs defined, on one device, resident,
+// usable in this recording; then the op's own Plan. Ownership: the tape keeps the op, the
+// identities of inputs and outputs, and the values that the plan says backward reads. Errors:
+// sherd::Error with the op's name, the module path and the caller's line.
 std::vector<Variable> Apply(std::shared_ptr<const Op> op, std::span<const Variable> inputs,
                             CallSite site);
 
 // Apply for the usual op with one output.
-Variable ApplyOne(std::shared_ptr<const Op> op, std::initializer_list<Variable> inputs, CallSite site);
+Variable ApplyOne(std::shared_ptr<const Op> op, std::initializer_list<Variable> inputs,
+                  CallSite site);
 
 // Throws kInvalidArgument "<what>: <names and descriptions of both operands>".
 [[noreturn]] void RefuseOperands(std::string_view what, std::string_view name_a, const Tensor& a,

@@ -58,8 +58,8 @@ FrameGuard::FrameGuard(const Module& module) {
     }
     if (count == nullptr) count = &parent->calls.emplace_back(key, 0u).second;
     const uint64_t ordinal = (*count)++;
-    frame_.path = outermost ? Mix64(ordinal)
-                            : Mix64(Mix64(parent->path, module.name_hash()), ordinal);
+    frame_.path =
+        outermost ? Mix64(ordinal) : Mix64(Mix64(parent->path, module.name_hash()), ordinal);
     frame_.random = parent->random;
   }
   CurrentThread().frame = &frame_;

@@ -1,8 +1,6 @@
 #pragma once
 
-#include <array>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -15,93 +13,43 @@
 #include "absl/container/inlined_vector.h"
 #include "sherd/autograd/module.h"
 #include "sherd/autograd/variable.h"
+#include "sherd/autograd/visit.h"
 
 namespace sherd {
 
 // [Note: the call seam]
-// Every module call is Call(module, body, arguments...). The body is stateless and gets the module and
-// the arguments by const reference, and the arguments are copied when a wrapper needs them: so a
-// wrapper can run the body again when the caller's frame is long gone. Wrappers (interceptors) form a
-// list per module, outermost first; the order in which they were put on is the order of composition.
-
-// ---- Finding variables inside arguments and results -------------------------------------------------
-
-// Sees every Variable of a value; may replace it.
-using VariableVisitor = std::function<void(Variable&)>;
-
-// Users make their own structs visible by a function of this name in the struct's namespace:
-//   void VisitVariables(MyBatch& b, const sherd::VariableVisitor& v) { v(b.x); VisitVariables(b.rest, v); }
-// Types without one hold no variables as far as the seams know.
-inline void VisitVariables(Variable& variable, const VariableVisitor& visit) { visit(variable); }
-template <typename T>
-void VisitVariables(std::vector<T>& values, const VariableVisitor& visit);
-template <typename T>
-void VisitVariables(std::optional<T>& value, const VariableVisitor& visit);
-template <typename T, size_t N>
-void VisitVariables(std::array<T, N>& values, const VariableVisitor& visit);
-template <typename K, typename T>
-void VisitVariables(std::map<K, T>& values, const VariableVisitor& visit);
-template <typename... T>
-void VisitVariables(std::tuple<T...>& values, const VariableVisitor& visit);
-template <typename A, typename B>
-void VisitVariables(std::pair<A, B>& values, const VariableVisitor& visit);
-
-namespace internal {
-template <typename T>
-void VisitAny(T& value, const VariableVisitor& visit) {
-  if constexpr (requires { VisitVariables(value, visit); }) VisitVariables(value, visit);
-}
-}  // namespace internal
-
-template <typename T>
-void VisitVariables(std::vector<T>& values, const VariableVisitor& visit) {
-  if constexpr (!std::is_same_v<T, bool>) {
-    for (T& value : values) internal::VisitAny(value, visit);
-  }
-}
-template <typename T>
-void VisitVariables(std::optional<T>& value, const VariableVisitor& visit) {
-  if (value.has_value()) internal::VisitAny(*value, visit);
-}
-template <typename T, size_t N>
-void VisitVariables(std::array<T, N>& values, const VariableVisitor& visit) {
-  for (T& value : values) internal::VisitAny(value, visit);
-}
-template <typename K, typename T>
-void VisitVariables(std::map<K, T>& values, const VariableVisitor& visit) {
-  for (auto& [key, value] : values) internal::VisitAny(value, visit);
-}
-template <typename... T>
-void VisitVariables(std::tuple<T...>& values, const VariableVisitor& visit) {
-  std::apply([&](T&... value) { (internal::VisitAny(value, visit), ...); }, values);
-}
-template <typename A, typename B>
-void VisitVariables(std::pair<A, B>& values, const VariableVisitor& visit) {
-  internal::VisitAny(values.first, visit);
-  internal::VisitAny(values.second, visit);
-}
-
-// ---- Calls and their wrappers -----------------------------------------------------------------------
+// Every module call is Call(module, body, arguments...). The body is stateless and gets the module
+// and the arguments by const reference, and the arguments are copied when a wrapper needs them: so
+// a wrapper can run the body again when the caller's frame is long gone. Wrappers (interceptors)
+// form a list per module, outermost first; the order in which they were put on is the order of
+// composition.
 
 // One call whose body can be run again: the arguments, and after Invoke the result.
+//
+// Ownership: shared by the caller, until it has the result, and by wrappers that run the body
+// again.
 class CallRecord {
  public:
   virtual ~CallRecord() = default;
+  // Runs the body on the kept arguments and keeps its result, in place of an earlier one.
   virtual void Invoke() = 0;
   // Visits the variables of the result, always in the same order. REQUIRES: Invoke ran.
   virtual void VisitResult(const VariableVisitor& visit) = 0;
+  // Visits the variables of the arguments; a wrapper may replace them before the body runs.
   virtual void VisitArguments(const VariableVisitor& visit) = 0;
+  // Forgets the result, so that only the tape keeps its variables.
   virtual void DropResult() = 0;
 };
 
-// A call on its way through the wrappers. Cheap to copy; a copy can proceed again later.
+// A call on its way through the wrappers: the record, and the wrappers still to come. Cheap to
+// copy; a copy can proceed again later.
 class CallContext {
  public:
   CallContext(const Module* module, std::shared_ptr<CallRecord> record,
               std::vector<std::shared_ptr<Interceptor>> rest)
       : module_(module), record_(std::move(record)), rest_(std::move(rest)) {}
 
-  // Null for a checkpointed function.
+  // Whose call it is; null for a checkpointed function.
   const Module* module() const { return module_; }
   CallRecord& record() const { return *record_; }
   // Runs the wrappers further in, then the body; the result is in record().
@@ -117,8 +65,8 @@ class CallContext {
 class Interceptor {
  public:
   virtual ~Interceptor() = default;
-  // Does what it does around call.Proceed(), which it calls exactly once now, and on a copy of `call`
-  // any number of times later. Runs for every call, recorded or not.
+  // Does what it does around call.Proceed(), which it calls exactly once now, and on a copy of
+  // `call` any number of times later. Runs for every call, recorded or not.
   virtual void Around(const CallContext& call) = 0;
 };
 
@@ -137,6 +85,8 @@ struct CallFrame {
 };
 
 // Makes a frame the thread's innermost one while it lives.
+//
+// Frames form a stack that lives in the guards; nothing is allocated for a call without random ops.
 class FrameGuard {
  public:
   explicit FrameGuard(const Module& module);  // a call of `module` from the current frame
@@ -149,6 +99,8 @@ class FrameGuard {
   CallFrame frame_;
 };
 
+// [Note: arguments outlive the call]
+// Types whose copies still point into the caller's frame.
 template <typename T>
 inline constexpr bool kIsSpan = false;
 template <typename T, size_t N>
@@ -164,6 +116,7 @@ inline constexpr bool kMayOutliveCaller =
     !std::is_pointer_v<T> && !kIsSpan<T> && !kIsReferenceWrapper<T> &&
     !std::is_same_v<T, std::string_view>;
 
+// A CallRecord that knows the types. The result is moved out once by the caller.
 template <typename Invocable, typename... Args>
 class TypedCall final : public CallRecord {
  public:
@@ -181,6 +134,7 @@ class TypedCall final : public CallRecord {
   void VisitResult(const VariableVisitor& visit) override { VisitAny(*result_, visit); }
   void VisitArguments(const VariableVisitor& visit) override { VisitAny(args_, visit); }
   void DropResult() override { result_.reset(); }
+  // REQUIRES: Invoke ran. Afterwards there is no result.
   Result TakeResult() {
     Result result = std::move(*result_);
     result_.reset();
@@ -193,6 +147,7 @@ class TypedCall final : public CallRecord {
   std::optional<Result> result_;
 };
 
+// A stateless body with the module it is a body of; the module outlives the tape's record.
 template <typename M, typename Body>
 struct BoundBody {
   M* module;
@@ -208,20 +163,23 @@ struct BoundBody {
 //
 // Written in a module's call operator:
 //   Variable operator()(const Variable& x) {
-//     return Call(*this, [](Mlp& self, const Variable& x) { return self.down(Silu(self.up(x))); }, x);
+//     return Call(*this, [](Mlp& self, const Variable& x) { return self.down(Silu(self.up(x))); },
+//     x);
 //   }
-// Ownership: with wrappers, arguments are decay-copied and live as long as the tape needs them; spans,
-// string views, reference wrappers and raw pointers do not compile, since they would dangle.
+// Ownership: with wrappers, arguments are decay-copied and live as long as the tape needs them;
+// spans, string views, reference wrappers and raw pointers do not compile, since they would dangle.
 // Cost: without wrappers, one frame on the stack.
 template <typename M, typename Body, typename... Args>
 auto Call(M& module, Body body, const Args&... args) {
-  static_assert(std::is_empty_v<Body>, "the body of a module call captures nothing: pass arguments");
+  static_assert(std::is_empty_v<Body>,
+                "the body of a module call captures nothing: pass arguments");
   static_assert((internal::kMayOutliveCaller<std::decay_t<Args>> && ...),
                 "an argument of a module call would dangle in a recompute: pass it by value");
   const internal::FrameGuard frame(module);
   if (module.interceptors().empty()) return body(module, args...);
   using Bound = internal::BoundBody<M, Body>;
-  auto record = std::make_shared<internal::TypedCall<Bound, std::decay_t<Args>...>>(Bound{&module}, args...);
+  auto record =
+      std::make_shared<internal::TypedCall<Bound, std::decay_t<Args>...>>(Bound{&module}, args...);
   CallContext(&module, record, module.interceptors()).Proceed();
   return record->TakeResult();
 }

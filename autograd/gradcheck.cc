@@ -24,7 +24,8 @@ GradCheckResult GradCheck(const std::function<Variable(std::span<const Variable>
   std::vector<Variable> leaves;
   for (const Tensor& input : inputs) {
     if (input.dtype() != DType::kF64 || !input.is_contiguous()) {
-      ThrowInvalidArgument("inputs are contiguous f64 tensors, got " + input.ToString(), {.op = "gradcheck"});
+      ThrowInvalidArgument("inputs are contiguous f64 tensors, got " + input.ToString(),
+                           {.op = "gradcheck"});
     }
     leaves.push_back(Variable::Leaf(input));
   }
@@ -55,7 +56,8 @@ GradCheckResult GradCheck(const std::function<Variable(std::span<const Variable>
       const double error = std::abs(analytic - numeric) / (std::abs(numeric) + 1.0);
       if (!(error <= worst.worst_error)) {
         worst.worst_error = error;
-        worst.worst = absl::StrCat("input ", k, ", element ", i, ": analytic ", analytic, ", numeric ", numeric);
+        worst.worst = absl::StrCat("input ", k, ", element ", i, ": analytic ", analytic,
+                                   ", numeric ", numeric);
       }
     }
   }

@@ -11,8 +11,8 @@
 namespace sherd {
 
 struct GradCheckOptions {
-  double step = 1e-5;       // of the central difference
-  uint64_t seed = 1;        // of the random projection
+  double step = 1e-5;  // of the central difference
+  uint64_t seed = 1;   // of the random projection
 };
 
 struct GradCheckResult {
@@ -23,9 +23,9 @@ struct GradCheckResult {
 
 // Compares the gradients of `function` with central differences of its values, in f64.
 //
-// Projects the result on a random vector, so that any shape of result is checked at once. Every element of
-// every input is moved, so keep them small. The truncation error is of order step squared: with the
-// default, right gradients of smooth functions give worst errors near 1e-9.
+// Projects the result on a random vector, so that any shape of result is checked at once. Every
+// element of every input is moved, so keep them small. The truncation error is of order step
+// squared: with the default, right gradients of smooth functions give worst errors near 1e-9.
 // Shapes: inputs f64, contiguous; `function` maps variables of those shapes to one f64 variable.
 // Cost: two forwards for each input element.
 GradCheckResult GradCheck(const std::function<Variable(std::span<const Variable>)>& function,

@@ -50,8 +50,8 @@ void Module::CheckName(std::string_view name) const {
                      return p.state().module == this && p.state().leaf_name == name;
                    });
   if (bad) {
-    ThrowInvalidArgument(absl::StrCat("'", std::string(name), "' cannot name a part of module '", path(),
-                                      "': empty, with a dot, or taken"));
+    ThrowInvalidArgument(absl::StrCat("'", std::string(name), "' cannot name a part of module '",
+                                      path(), "': empty, with a dot, or taken"));
   }
 }
 
@@ -86,7 +86,8 @@ void Initialize(Module& module, const Device& device, uint64_t seed) {
   for (const Parameter& parameter : module.parameters()) {
     internal::ParameterState& state = parameter.state();
     if (!state.local.defined()) {
-      state.value = Tensor::Empty(device, state.dtype, state.shape, MemoryCategory::kParameterShard);
+      state.value =
+          Tensor::Empty(device, state.dtype, state.shape, MemoryCategory::kParameterShard);
       state.local = state.value.Reshape({state.shape.numel()});
     }
     const Tensor local = parameter.MutableLocal();

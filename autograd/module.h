@@ -17,7 +17,8 @@ class Interceptor;
 // A concrete module declares its parameters and children in its constructor and defines a call
 // operator through the call seam (call.h). Modules are neither copied nor moved: parameters, tapes
 // and wrappers refer to them.
-// Ownership: children are usually members; a module must outlive every tape that recorded its calls.
+// Ownership: children are usually members; a module must outlive every tape that recorded its
+// calls.
 class Module {
  public:
   Module() = default;

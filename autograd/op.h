@@ -17,8 +17,19 @@ class Walk;
 }  // namespace internal
 
 // What an op is, for policies that decide what a checkpoint keeps.
-enum class OpKind : uint8_t { kOther, kMatmul, kAttention, kNorm, kElementwise, kRandom, kView, kLoss, kRegion };
+enum class OpKind : uint8_t {
+  kOther,
+  kMatmul,
+  kAttention,
+  kNorm,
+  kElementwise,
+  kRandom,
+  kView,
+  kLoss,
+  kRegion
+};
 
+// What there is to know of a tensor before it exists.
 struct TensorSpec {
   DType dtype = DType::kF32;
   Shape shape;
@@ -26,14 +37,14 @@ struct TensorSpec {
 
 // What an op declares about one application before anything is computed.
 struct OpPlan {
-  std::vector<TensorSpec> outputs;  // allocated by Apply, unless `view`
-  std::vector<TensorSpec> inner;    // values only backward reads: a log-sum-exp, an inverse norm
-  uint32_t backward_reads_inputs = 0;   // bit i: backward reads input i
+  std::vector<TensorSpec> outputs;     // allocated by Apply, unless `view`
+  std::vector<TensorSpec> inner;       // values only backward reads: a log-sum-exp, an inverse norm
+  uint32_t backward_reads_inputs = 0;  // bit i: backward reads input i
   uint32_t backward_reads_outputs = 0;  // bit i: backward reads output i
   bool view = false;                    // the outputs alias inputs; Forward sets them
 
-  // Set by Apply before Plan. Bit i: somebody will want the gradient of input i, so what only that gradient
-  // reads need not be kept otherwise: the input of a frozen weight.
+  // Set by Apply before Plan. Bit i: somebody will want the gradient of input i, so what only that
+  // gradient reads need not be kept otherwise: the input of a frozen weight.
   uint32_t wants_grad = 0;
   // backward_reads_inputs of a product of two: the gradient of each reads the other.
   uint32_t ReadsOfProduct() const { return (wants_grad & 1u) << 1 | (wants_grad >> 1 & 1u); }
@@ -59,7 +70,8 @@ class OpBackward {
   const TensorSpec& input_spec(int i) const;
   // The gradient of output i; undefined if nothing flowed into it.
   const Tensor& grad(int i = 0) const;
-  // Gives the gradient of output i away, so that nobody here keeps its memory; grad(i) is then undefined.
+  // Gives the gradient of output i away, so that nobody here keeps its memory; grad(i) is then
+  // undefined.
   Tensor TakeGrad(int i);
   uint64_t random_key() const;
   std::span<const int64_t> row_samples() const;
@@ -68,11 +80,11 @@ class OpBackward {
   bool needs(int i) const;
   // Whether inputs i and j are one variable, which has one gradient.
   bool same(int i, int j) const;
-  // The buffer for the gradient of input i, with what to do to it. Call it once per contribution, and
-  // write that before asking for another target of the same variable.
+  // The buffer for the gradient of input i, with what to do to it. Call it once per contribution,
+  // and write that before asking for another target of the same variable.
   GradTarget target(int i);
-  // Hands over a finished contribution. The tensor may be shared with others: whoever adds to it later
-  // takes a copy first.
+  // Hands over a finished contribution. The tensor may be shared with others: whoever adds to it
+  // later takes a copy first.
   void Pass(int i, Tensor gradient);
 
   // The backward this is a part of, for regions that run one of their own.
@@ -96,9 +108,13 @@ class Op {
   virtual ~Op() = default;
   virtual std::string_view name() const = 0;
   virtual OpKind kind() const { return OpKind::kOther; }
-  // Errors: kInvalidArgument that names the operands at fault with their shapes, dtypes and devices.
+  // Errors: kInvalidArgument that names the operands at fault with their shapes, dtypes and
+  // devices.
   virtual void Plan(std::span<const Tensor> inputs, OpPlan& plan) const = 0;
+  // Writes every output and inner value, or sets the outputs of a view.
   virtual void Forward(OpForward& forward) const = 0;
+  // Contributes to the gradient of every input that needs one. Called when at least one output has
+  // a gradient.
   virtual void Backward(OpBackward& backward) const = 0;
 };
 

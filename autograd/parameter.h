@@ -30,8 +30,8 @@ struct GradTarget {
   kernels::Write write = kernels::Write::kOverwrite;
 };
 
-// Who holds a parameter's memory when it is not the parameter itself: a shard unit. This is the only
-// way autograd knows of sharding.
+// Who holds a parameter's memory when it is not the parameter itself: a shard unit. This is the
+// only way autograd knows of sharding.
 class ParameterHost {
  public:
   // Called before a recorded op reads parameter `index`. Errors: kFailedPrecondition if no scope of
@@ -97,8 +97,8 @@ class Parameter {
   int64_t local_offset() const { return state_->local_offset; }
   // local() for writing: raises the version, so that a backward of an older forward is refused.
   Tensor MutableLocal() const;
-  // The gradient of local(), summed over all backwards (and ranks) since ClearGrad(); undefined when
-  // there is none. The memory belongs to the parameter's host.
+  // The gradient of local(), summed over all backwards (and ranks) since ClearGrad(); undefined
+  // when there is none. The memory belongs to the parameter's host.
   Tensor local_grad() const;
   void ClearGrad() const;
 

@@ -99,30 +99,31 @@ void Tape::Backward(std::span<const Variable> roots, std::span<const Tensor> see
   if (!impl_->open_scopes.empty()) {
     const internal::Scope& scope = impl_->scopes[static_cast<size_t>(impl_->open_scopes.back())];
     ThrowFailedPrecondition(absl::StrCat("called inside the open call of ",
-                                         internal::PathOf(scope.module),
-                                         "; return from it first"),
+                                         internal::PathOf(scope.module), "; return from it first"),
                             context);
   }
   if (impl_->consumed) {
-    ThrowFailedPrecondition("this record was consumed by an earlier backward; reset the tape", context);
+    ThrowFailedPrecondition("this record was consumed by an earlier backward; reset the tape",
+                            context);
   }
   std::vector<Ref<internal::Ident>> idents;
   for (size_t i = 0; i < roots.size(); ++i) {
     const Variable& root = roots[i];
     if (!root.requires_grad()) {
-      ThrowFailedPrecondition("the root depends on nothing that wants a gradient, or was not recorded",
-                              context);
+      ThrowFailedPrecondition(
+          "the root depends on nothing that wants a gradient, or was not recorded", context);
     }
     if (root.ident()->home && !(root.ident()->home == impl_->home)) {
-      ThrowFailedPrecondition(
-          absl::StrCat("the root belongs to ", root.ident()->home->description), context);
+      ThrowFailedPrecondition(absl::StrCat("the root belongs to ", root.ident()->home->description),
+                              context);
     }
     const Tensor& seed = seeds[i];
     if (!seed.defined() || !(root.shape() == seed.shape()) || root.dtype() != seed.dtype() ||
         !(root.value().device() == seed.device())) {
-      ThrowInvalidArgument(absl::StrCat("a seed has the shape, dtype and device of its root: the root is ",
-                                        root.value().ToString(), ", the seed is ", seed.ToString()),
-                           context);
+      ThrowInvalidArgument(
+          absl::StrCat("a seed has the shape, dtype and device of its root: the root is ",
+                       root.value().ToString(), ", the seed is ", seed.ToString()),
+          context);
     }
     idents.push_back(root.ident());
   }

@@ -32,10 +32,11 @@ class ScopeObserver {
 };
 
 // [Note: scopes]
-// A tape is an ordered list. A call somebody observes writes an opening and a closing bracket around the
-// ops it records: one scope per call, never per module. Backward walks in reverse, meets the closing
-// bracket before any op of the call and the opening one after all of them, whatever the inputs are and
-// however often the module ran. A scope none of whose ops the loss depends on is skipped.
+// A tape is an ordered list. A call somebody observes writes an opening and a closing bracket
+// around the ops it records: one scope per call, never per module. Backward walks in reverse, meets
+// the closing bracket before any op of the call and the opening one after all of them, whatever the
+// inputs are and however often the module ran. A scope none of whose ops the loss depends on is
+// skipped.
 
 // A linear record of ops and scopes, from which gradients are computed. Reusable after Reset().
 //
@@ -52,9 +53,10 @@ class Tape {
   // Consumes the record: saved values are given up as soon as they were read, and the tape is to be
   // Reset (or destroyed) before the next recording. Runs with recording off.
   // Shapes: root has one element; the seeds form takes a gradient of the root's own shape.
-  // Errors: kFailedPrecondition inside an open scope (naming the module), for a root of another tape, or
-  //   if a parameter changed since the forward; sherd::Error of an op, with its module path. After an
-  //   error nothing is left on its way; sums that already reached parameters stay.
+  // Errors: kFailedPrecondition inside an open scope (naming the module), for a root of another
+  // tape, or
+  //   if a parameter changed since the forward; sherd::Error of an op, with its module path. After
+  //   an error nothing is left on its way; sums that already reached parameters stay.
   void Backward(const Variable& root, double seed = 1.0, CallSite site = CallSite::Here());
   void Backward(std::span<const Variable> roots, std::span<const Tensor> seeds,
                 CallSite site = CallSite::Here());
@@ -80,8 +82,8 @@ struct RecordingOptions {
   std::vector<int64_t> samples;
 };
 
-// While it lives, ops of this thread are recorded on `tape`. Without one nothing is recorded, which is
-// how evaluation runs. Guards nest; the innermost counts.
+// While it lives, ops of this thread are recorded on `tape`. Without one nothing is recorded, which
+// is how evaluation runs. Guards nest; the innermost counts.
 class Recording {
  public:
   explicit Recording(Tape& tape, RecordingOptions options = {});
@@ -107,8 +109,8 @@ Tape* CurrentTape();
 // The brackets of one call on the current tape, for interceptors.
 class ScopeGuard {
  public:
-  // Opens a scope if this thread records on a tape; otherwise does nothing. `observer` must outlive the
-  // tape's record. `always_live` scopes are entered in backward even if no op inside matters.
+  // Opens a scope if this thread records on a tape; otherwise does nothing. `observer` must outlive
+  // the tape's record. `always_live` scopes are entered in backward even if no op inside matters.
   ScopeGuard(ScopeObserver& observer, const Module* module, bool always_live = false);
   // Closes it. Also while unwinding: brackets stay paired.
   ~ScopeGuard();

@@ -10,15 +10,15 @@ namespace sherd {
 
 namespace internal {
 
-// Where a variable was born: one generation of a tape, or one checkpointed region. A variable may be
-// used in a recording only while its home is part of it.
+// Where a variable was born: one generation of a tape, or one checkpointed region. A variable may
+// be used in a recording only while its home is part of it.
 struct Home final : RefCounted {
   explicit Home(std::string description) : description(std::move(description)) {}
   std::string description;  // "a tape that was reset", "the checkpointed region model.blocks.3"
 };
 
-// The identity gradients belong to. Apart from the value, so that a tape can know who gets a gradient
-// without keeping memory that no backward reads.
+// The identity gradients belong to. Apart from the value, so that a tape can know who gets a
+// gradient without keeping memory that no backward reads.
 struct Ident : RefCounted {
   virtual ~Ident() = default;
 
@@ -41,21 +41,24 @@ class Variable {
   Variable() = default;
   // A constant.
   Variable(Tensor value) : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor)
-  // A variable whose gradient the caller wants; grad() has it after a backward. Errors: kInvalidArgument for
-  // an undefined tensor or one of integers.
+  // A variable whose gradient the caller wants; grad() has it after a backward. Errors:
+  // kInvalidArgument for an undefined tensor or one of integers.
   static Variable Leaf(Tensor value);
 
+  // False for a default-constructed one.
   bool defined() const { return value_.defined(); }
   const Tensor& value() const { return value_; }
   const Shape& shape() const { return value_.shape(); }
   DType dtype() const { return value_.dtype(); }
   int64_t dim(int i) const { return value_.dim(i); }
+  // Whether a backward would compute a gradient for it.
   bool requires_grad() const { return ident_ && ident_->requires_grad; }
 
   // The same value as a constant: no gradient flows through it.
   Variable Detach() const { return Variable(value_); }
   // Of a leaf: the summed gradient of all backwards since ClearGrad; undefined before the first.
   Tensor grad() const { return ident_ ? ident_->grad : Tensor(); }
+  // Forgets it. Copies of this variable see that too.
   void ClearGrad() const {
     if (ident_) ident_->grad = Tensor();
   }

@@ -11,7 +11,9 @@ namespace internal {
 namespace {
 
 // Whether nobody else can see this memory, so that it may be added to in place.
-bool OwnedAlone(const Tensor& tensor) { return tensor.storage().unique() && tensor.is_contiguous(); }
+bool OwnedAlone(const Tensor& tensor) {
+  return tensor.storage().unique() && tensor.is_contiguous();
+}
 
 Tensor CopyOf(const Tensor& from) {
   Tensor copy = Tensor::Empty(from.device(), from.dtype(), from.shape());
@@ -23,9 +25,9 @@ Tensor CopyOf(const Tensor& from) {
 
 // [Note: gradient buffers are shared until somebody adds]
 // The first contribution to a variable may be the very tensor another variable got: the backward of
-// x + y hands one gradient to both. Before a later contribution is added in place, the buffer must be
-// held by this table alone; else it is copied. The usual residual connection never copies, since the
-// branch has taken and dropped its share by the time the trunk is added to.
+// x + y hands one gradient to both. Before a later contribution is added in place, the buffer must
+// be held by this table alone; else it is copied. The usual residual connection never copies, since
+// the branch has taken and dropped its share by the time the trunk is added to.
 
 GradTarget GradTable::Target(Ident& ident, const TensorSpec& spec, const Device& device) {
   if (ident.is_parameter) return TakeParameterGrad(static_cast<ParameterState&>(ident));
@@ -150,8 +152,8 @@ void Walk::CheckVersions(const Node& node) const {
   for (const ParameterRead& read : node.reads) {
     if (read.parameter->version == read.version) continue;
     ThrowFailedPrecondition(absl::StrCat("parameter '", Parameter(read.parameter).name(),
-                                         "' changed between forward and backward (version ", read.version,
-                                         ", now ", read.parameter->version,
+                                         "' changed between forward and backward (version ",
+                                         read.version, ", now ", read.parameter->version,
                                          "); step the optimizer after the last backward"));
   }
 }

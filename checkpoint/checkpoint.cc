@@ -24,24 +24,28 @@ std::vector<Variable> BornAt(CallRecord& record, const Ref<Home>& home) {
   return born;
 }
 
-// Gives up the result of a recompute, also when it throws: its wrappers may, after the body has run.
+// Gives up the result of a recompute, also when it throws: its wrappers may, after the body has
+// run.
 struct ResultDropper {
   CallRecord& record;
   ~ResultDropper() { record.DropResult(); }
 };
 
-// The node a checkpointed call leaves on the tape. Its backward records the call on a tape of its own and
-// walks that at once; gradients of outer variables go to the table both walks share.
+// The node a checkpointed call leaves on the tape. Its backward records the call on a tape of its
+// own and walks that at once; gradients of outer variables go to the table both walks share.
 class CheckpointOp final : public Op {
  public:
-  CheckpointOp(CallContext call, CallFrame frame) : call_(std::move(call)), frame_(std::move(frame)) {}
+  CheckpointOp(CallContext call, CallFrame frame)
+      : call_(std::move(call)), frame_(std::move(frame)) {}
 
   std::string_view name() const override { return "checkpoint"; }
   OpKind kind() const override { return OpKind::kRegion; }
   void Plan(std::span<const Tensor>, OpPlan&) const override {
     SHERD_CHECK(false, "a checkpoint is not applied as an op");
   }
-  void Forward(OpForward&) const override { SHERD_CHECK(false, "a checkpoint is not applied as an op"); }
+  void Forward(OpForward&) const override {
+    SHERD_CHECK(false, "a checkpoint is not applied as an op");
+  }
   void Backward(OpBackward& b) const override;
 
   void SetFirstRun(const std::vector<Variable>& outputs, int64_t ops) {
@@ -60,16 +64,16 @@ class CheckpointOp final : public Op {
 
 void CheckpointOp::CheckSame(const std::vector<Variable>& outputs, int64_t ops) const {
   if (outputs.size() != outputs_.size() || ops != ops_) {
-    ThrowFailedPrecondition(absl::StrCat("recompute differs: the first run recorded ", ops_, " ops and ",
-                                         outputs_.size(), " outputs, this one ", ops, " and ",
-                                         outputs.size()));
+    ThrowFailedPrecondition(absl::StrCat("recompute differs: the first run recorded ", ops_,
+                                         " ops and ", outputs_.size(), " outputs, this one ", ops,
+                                         " and ", outputs.size()));
   }
   for (size_t k = 0; k < outputs.size(); ++k) {
-    if (outputs[k].dtype() == outputs_[k].dtype && outputs[k].shape() == outputs_[k].shape) continue;
-    ThrowFailedPrecondition(absl::StrCat("recompute differs: output ", k, " was ",
-                                         std::string(NameOf(outputs_[k].dtype)), " ",
-                                         outputs_[k].shape.ToString(), ", now ",
-                                         outputs[k].value().ToString()));
+    if (outputs[k].dtype() == outputs_[k].dtype && outputs[k].shape() == outputs_[k].shape)
+      continue;
+    ThrowFailedPrecondition(absl::StrCat(
+        "recompute differs: output ", k, " was ", std::string(NameOf(outputs_[k].dtype)), " ",
+        outputs_[k].shape.ToString(), ", now ", outputs[k].value().ToString()));
   }
 }
 

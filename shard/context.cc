@@ -16,7 +16,8 @@ std::shared_ptr<ShardContext> ShardContext::Of(const Mesh& mesh) {
   return std::static_pointer_cast<ShardContext>(slot);
 }
 
-// The copy of the mesh kept here gets a slot of its own: one shared with the original would own itself.
+// The copy of the mesh kept here gets a slot of its own: one shared with the original would own
+// itself.
 ShardContext::ShardContext(const Mesh& mesh)
     : mesh_(mesh.shared_shard_group(), nullptr, mesh.device(), mesh.log()),
       gather_group_(mesh.shard_group().Fork("gather")),
@@ -31,12 +32,13 @@ ShardContext::ShardContext(const Mesh& mesh)
 ShardContext::~ShardContext() = default;
 
 Work ShardContext::Gather(ErrorContext context, std::function<void(ProcessGroup&)> job) {
-  return gather_stream_->Enqueue(std::move(context), [this, job = std::move(job)] { job(*gather_group_); });
+  return gather_stream_->Enqueue(std::move(context),
+                                 [this, job = std::move(job)] { job(*gather_group_); });
 }
 
 void ShardContext::Reduce(ErrorContext context, std::function<void(ProcessGroup&)> job) {
-  reductions_.push_back(
-      reduce_stream_->Enqueue(std::move(context), [this, job = std::move(job)] { job(*reduce_group_); }));
+  reductions_.push_back(reduce_stream_->Enqueue(
+      std::move(context), [this, job = std::move(job)] { job(*reduce_group_); }));
 }
 
 void ShardContext::WaitReductions(int in_flight) {

@@ -15,11 +15,11 @@ namespace sherd {
 
 class Unit;
 
-// What the units of one mesh share: the groups and streams of gathers and reductions, which reductions
-// are in flight, and whether a step has failed.
+// What the units of one mesh share: the groups and streams of gathers and reductions, which
+// reductions are in flight, and whether a step has failed.
 //
-// Ownership: held by the mesh and by every unit. Threads: used by the thread that runs the model; its
-// streams have threads of their own.
+// Ownership: held by the mesh and by every unit. Threads: used by the thread that runs the model;
+// its streams have threads of their own.
 class ShardContext {
  public:
   // The context of a mesh, made at the first call. Every rank calls this at the same place.
@@ -44,10 +44,12 @@ class ShardContext {
   const std::vector<Unit*>& units() const { return units_; }
 
   // [Note: a unit stays gathered in a recompute]
-  // The call a recompute just ran is the first its backward will need. So its unit is not resharded at
-  // the end of the call but kept here until a scope of another unit opens. One unit at most waits here.
+  // The call a recompute just ran is the first its backward will need. So its unit is not resharded
+  // at the end of the call but kept here until a scope of another unit opens. One unit at most
+  // waits here.
   void KeepForNow(Unit* unit);
-  // A scope of `unit` (null: none in particular) opens: reshards the unit that was kept, if another.
+  // A scope of `unit` (null: none in particular) opens: reshards the unit that was kept, if
+  // another.
   void ScopeOpens(Unit* unit);
   // Reshards every unit without an open scope.
   void ReshardIdle();
@@ -56,8 +58,8 @@ class ShardContext {
   void Fail(const std::string& what) noexcept;
   // Errors: kFailedPrecondition after Fail, with its text.
   void CheckUsable() const;
-  // Makes the units clean after a failure: waits, drops all gradients, reshards. Errors: kFailedPrecondition
-  // if the groups were aborted: then a new World is needed.
+  // Makes the units clean after a failure: waits, drops all gradients, reshards. Errors:
+  // kFailedPrecondition if the groups were aborted: then a new World is needed.
   void Recover();
 
  private:

@@ -15,12 +15,12 @@
 namespace sherd {
 namespace internal {
 
-// What FullyShard puts on a module: translates scopes of calls into the calls of a unit, and gradients of
-// parameters into its buffers.
+// What FullyShard puts on a module: translates scopes of calls into the calls of a unit, and
+// gradients of parameters into its buffers.
 class ShardedModule final : public Interceptor, public ParameterHost, public ScopeObserver {
  public:
-  ShardedModule(Module& module, std::vector<Parameter> parameters, std::shared_ptr<ShardContext> context,
-                FullyShardOptions options);
+  ShardedModule(Module& module, std::vector<Parameter> parameters,
+                std::shared_ptr<ShardContext> context, FullyShardOptions options);
   ~ShardedModule() override;
 
   Unit& unit() { return *unit_; }
@@ -42,7 +42,8 @@ class ShardedModule final : public Interceptor, public ParameterHost, public Sco
   void BackwardExit() override;
   void BackwardAbandon() noexcept override;
 
-  // Leaves a forward scope while unwinding. An outermost one marks the step failed, with this reason.
+  // Leaves a forward scope while unwinding. An outermost one marks the step failed, with this
+  // reason.
   void Unwind(const std::string& why) noexcept;
 
  private:
@@ -50,7 +51,9 @@ class ShardedModule final : public Interceptor, public ParameterHost, public Sco
   void FailIfOutermost(const std::string& why) noexcept;
   void CopyAliases(CallRecord& record);
   void Adopt(int index);
-  bool reshard_after_forward() const { return options_.reshard_after_forward.value_or(parent_ != nullptr); }
+  bool reshard_after_forward() const {
+    return options_.reshard_after_forward.value_or(parent_ != nullptr);
+  }
 
   Module& module_;
   const std::vector<Parameter> parameters_;
@@ -195,7 +198,8 @@ void ShardedModule::CheckRead(int index) const {
   if (open && unit_->gathered_version() == Version()) return;
   ThrowFailedPrecondition(absl::StrCat(
       "parameter '", parameters_[static_cast<size_t>(index)].name(), "' of unit '", unit_->name(),
-      open ? "' is read after a parameter of its unit was changed in the same call; change them between calls"
+      open ? "' is read after a parameter of its unit was changed in the same call; change them "
+             "between calls"
            : "' is read outside a call of its module; open a UnitScope around the read"));
 }
 
@@ -204,7 +208,8 @@ GradTarget ShardedModule::TakeGradTarget(int index) {
   return {gradient.tensor, gradient.add ? kernels::Write::kAdd : kernels::Write::kOverwrite};
 }
 
-// A scope that failed to open or close is no longer entered, so nobody else would say that the step failed.
+// A scope that failed to open or close is no longer entered, so nobody else would say that the step
+// failed.
 void ShardedModule::BackwardEnter() {
   try {
     unit_->BeginBackward(Version());
@@ -238,13 +243,15 @@ void FullyShardModule(Module& module, const Mesh& mesh, const FullyShardOptions&
   for (const Parameter& parameter : module.parameters()) {
     const ParameterState& state = parameter.state();
     if (parameter.numel() == 0) {
-      ThrowInvalidArgument(absl::StrCat("parameter '", parameter.name(), "' has no elements"), what);
+      ThrowInvalidArgument(absl::StrCat("parameter '", parameter.name(), "' has no elements"),
+                           what);
     }
     if (state.local.defined() && !(state.local.device() == context->device())) {
-      ThrowInvalidArgument(absl::StrCat("parameter '", parameter.name(), "' is on ",
-                                        state.local.device().id().ToString(), ", the mesh computes on ",
-                                        context->device().id().ToString()),
-                           what);
+      ThrowInvalidArgument(
+          absl::StrCat("parameter '", parameter.name(), "' is on ",
+                       state.local.device().id().ToString(), ", the mesh computes on ",
+                       context->device().id().ToString()),
+          what);
     }
     if (state.host == nullptr) {
       mine.push_back(parameter);
@@ -261,7 +268,8 @@ void FullyShardModule(Module& module, const Mesh& mesh, const FullyShardOptions&
   }
   std::vector<ShardedModule*> inner;
   CollectSharded(module, inner);
-  auto sharded = std::make_shared<ShardedModule>(module, std::move(mine), std::move(context), options);
+  auto sharded =
+      std::make_shared<ShardedModule>(module, std::move(mine), std::move(context), options);
   for (ShardedModule* child : inner) {
     if (child->parent() == nullptr) child->set_parent(sharded.get());
   }
@@ -298,7 +306,8 @@ struct UnitScope::State {
 UnitScope::UnitScope(Module& module) : state_(std::make_unique<State>()) {
   state_->sharded = internal::ShardedOf(module);
   if (state_->sharded == nullptr) {
-    ThrowInvalidArgument("the module is not a unit", {.op = "UnitScope", .module_path = internal::PathOf(&module)});
+    ThrowInvalidArgument("the module is not a unit",
+                         {.op = "UnitScope", .module_path = internal::PathOf(&module)});
   }
   state_->sharded->context()->CheckUsable();
   state_->sharded->Enter();
@@ -310,7 +319,8 @@ UnitScope::~UnitScope() {
   if (std::uncaught_exceptions() == state_->exceptions) {
     state_->sharded->Exit();
   } else {
-    state_->sharded->Unwind("an exception left the UnitScope of '" + state_->sharded->unit().name() + "'");
+    state_->sharded->Unwind("an exception left the UnitScope of '" +
+                            state_->sharded->unit().name() + "'");
   }
 }
 

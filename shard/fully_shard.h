@@ -14,9 +14,9 @@
 namespace sherd {
 
 struct FullyShardOptions {
-  // Whether the gathered parameters are freed after each forward and gathered again for the backward:
-  // least memory, one more gather for each call. Unset: true, and false for the root, whose backward
-  // begins as soon as its forward has ended.
+  // Whether the gathered parameters are freed after each forward and gathered again for the
+  // backward: least memory, one more gather for each call. Unset: true, and false for the root,
+  // whose backward begins as soon as its forward has ended.
   std::optional<bool> reshard_after_forward;
 };
 
@@ -24,17 +24,19 @@ namespace internal {
 void FullyShardModule(Module& module, const Mesh& mesh, const FullyShardOptions& options);
 }  // namespace internal
 
-// Makes the parameters below `module` that no inner call has claimed one unit: each rank keeps an equal
-// part of them, and the whole exists only while a call of the module is open.
+// Makes the parameters below `module` that no inner call has claimed one unit: each rank keeps an
+// equal part of them, and the whole exists only while a call of the module is open.
 //
 // Apply it bottom-up: to the blocks, then to the model, which becomes the root and takes the rest.
-// Returns the module, so that wrappers nest: FullyShard(Checkpoint(block), mesh). Calls, parameters'
-// names and shapes stay as they were; parameters of one rank's optimizer are their local() pieces.
-// Each call gathers once (and once more for its backward if it was resharded), each backward of a call
-// reduces once, and the sums are added: k calls before one backward count k times, exactly.
-// Parameters that have values keep them; the others get theirs from Initialize.
-// Errors: kInvalidArgument if the module is a unit already, a parameter is shared with a unit that is not
-//   below this module (naming both), has no elements, or has values on another device than the mesh's.
+// Returns the module, so that wrappers nest: FullyShard(Checkpoint(block), mesh). Calls,
+// parameters' names and shapes stay as they were; parameters of one rank's optimizer are their
+// local() pieces. Each call gathers once (and once more for its backward if it was resharded), each
+// backward of a call reduces once, and the sums are added: k calls before one backward count k
+// times, exactly. Parameters that have values keep them; the others get theirs from Initialize.
+// Errors: kInvalidArgument if the module is a unit already, a parameter is shared with a unit that
+// is not
+//   below this module (naming both), has no elements, or has values on another device than the
+//   mesh's.
 // COLLECTIVE: all ranks shard the same modules in the same order; nothing is sent.
 template <std::derived_from<Module> M>
 M& FullyShard(M& module, const Mesh& mesh, FullyShardOptions options = {}) {
@@ -66,9 +68,9 @@ class UnitScope {
   std::unique_ptr<State> state_;
 };
 
-// Makes a model usable again after a step that failed on its only rank, or a window that was not finished:
-// drops all gradients and reshards. Reset the tape too.
-// Errors: kFailedPrecondition with several ranks, whose groups were aborted.
+// Makes a model usable again after a step that failed on its only rank, or a window that was not
+// finished: drops all gradients and reshards. Reset the tape too. Errors: kFailedPrecondition with
+// several ranks, whose groups were aborted.
 void Recover(Module& model);
 
 }  // namespace sherd

@@ -9,7 +9,8 @@ namespace sherd {
 
 Layout::Layout(std::span<const LayoutEntry> entries, int ranks) : ranks_(ranks) {
   if (ranks < 1) {
-    ThrowInvalidArgument(absl::StrCat("a layout needs at least one rank, got ", ranks), {.op = "layout"});
+    ThrowInvalidArgument(absl::StrCat("a layout needs at least one rank, got ", ranks),
+                         {.op = "layout"});
   }
   for (const LayoutEntry& entry : entries) {
     const int index = static_cast<int>(places_.size());
@@ -29,7 +30,8 @@ Layout::Layout(std::span<const LayoutEntry> entries, int ranks) : ranks_(ranks) 
     it->elems += entry.elems;
     it->entries.push_back(index);
   }
-  for (LayoutSegment& segment : segments_) segment.chunk_elems = (segment.elems + ranks - 1) / ranks;
+  for (LayoutSegment& segment : segments_)
+    segment.chunk_elems = (segment.elems + ranks - 1) / ranks;
 }
 
 LayoutPiece Layout::PieceOf(int entry, int rank) const {

@@ -9,20 +9,24 @@
 namespace sherd {
 
 // What a layout needs to know of one parameter.
+//
+// Entries of one dtype and trainable class share a segment, in the order given.
 struct LayoutEntry {
   int64_t elems = 0;
   DType dtype = DType::kF32;
   bool trainable = true;
 };
 
-// Parameters of one dtype and trainable class, one after another in a flat space that is cut into one
-// equal chunk for each rank. Padding is only at the end and less than one element for each rank.
+// Parameters of one dtype and trainable class, one after another in a flat space that is cut into
+// one equal chunk for each rank. Padding is only at the end and less than one element for each
+// rank.
 struct LayoutSegment {
   DType dtype = DType::kF32;
   bool trainable = true;
   int64_t elems = 0;        // of all its parameters
   int64_t chunk_elems = 0;  // of each rank's chunk
   std::vector<int> entries;
+  // Elements of the gathered flat space: chunks of all ranks, padding included.
   int64_t padded_elems(int ranks) const { return chunk_elems * ranks; }
 };
 
@@ -33,7 +37,10 @@ struct LayoutPiece {
   int64_t elems = 0;
 };
 
-// Where every element of a unit's parameters lives. Pure arithmetic: no tensors and no communication.
+// Where every element of a unit's parameters lives, for one unit and one number of ranks.
+//
+// The one place that knows offsets, chunks and padding; units, optimizers and saved states ask it.
+// Pure arithmetic: no tensors and no communication.
 //
 // The chunks of all ranks in rank order are the flat space, so an all-gather writes the parameters
 // themselves and a reduce-scatter reads their gradients as they lie: nothing is copied in or out.
@@ -42,12 +49,15 @@ class Layout {
   // Errors: kInvalidArgument for ranks < 1 or a negative count.
   Layout(std::span<const LayoutEntry> entries, int ranks);
 
+  // As given: how many chunks each segment has, and how many parameters there are.
   int ranks() const { return ranks_; }
   int entries() const { return static_cast<int>(places_.size()); }
   const std::vector<LayoutSegment>& segments() const { return segments_; }
   // The segment of an entry, and the element where it starts there.
   int segment_of(int entry) const { return places_[static_cast<size_t>(entry)].segment; }
   int64_t offset_of(int entry) const { return places_[static_cast<size_t>(entry)].offset; }
+  // The part of an entry that `rank` owns. Over all ranks the pieces of an entry cover it exactly
+  // once.
   LayoutPiece PieceOf(int entry, int rank) const;
 
   // Bytes of one rank's chunks, and of the whole flat spaces, of all segments.

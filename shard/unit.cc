@@ -12,17 +12,20 @@ namespace {
 
 std::vector<LayoutEntry> EntriesOf(const std::vector<UnitParameter>& parameters) {
   std::vector<LayoutEntry> entries;
-  for (const UnitParameter& p : parameters) entries.push_back({p.shape.numel(), p.dtype, p.trainable});
+  for (const UnitParameter& p : parameters)
+    entries.push_back({p.shape.numel(), p.dtype, p.trainable});
   return entries;
 }
 
 void ZeroBytes(const Ref<Storage>& storage, int64_t begin, int64_t end) {
-  if (end > begin) std::memset(static_cast<char*>(storage->data()) + begin, 0, static_cast<size_t>(end - begin));
+  if (end > begin)
+    std::memset(static_cast<char*>(storage->data()) + begin, 0, static_cast<size_t>(end - begin));
 }
 
 }  // namespace
 
-Unit::Unit(std::string name, std::vector<UnitParameter> parameters, std::shared_ptr<ShardContext> context)
+Unit::Unit(std::string name, std::vector<UnitParameter> parameters,
+           std::shared_ptr<ShardContext> context)
     : name_(std::move(name)),
       parameters_(std::move(parameters)),
       context_(std::move(context)),
@@ -33,7 +36,8 @@ Unit::Unit(std::string name, std::vector<UnitParameter> parameters, std::shared_
   const Device& device = context_->device();
   for (const LayoutSegment& plan : layout_.segments()) {
     SegmentState& state = segments_.emplace_back();
-    state.shard = Tensor::Empty(device, plan.dtype, {plan.chunk_elems}, MemoryCategory::kParameterShard);
+    state.shard =
+        Tensor::Empty(device, plan.dtype, {plan.chunk_elems}, MemoryCategory::kParameterShard);
     const int64_t bytes = plan.padded_elems(layout_.ranks()) * SizeOf(plan.dtype);
     state.full = context_->size() == 1
                      ? MakeRef<Storage>(state.shard.storage(), bytes)
@@ -44,14 +48,17 @@ Unit::Unit(std::string name, std::vector<UnitParameter> parameters, std::shared_
     const SegmentState& state = segments_[At(layout_.segment_of(i))];
     const UnitParameter& parameter = parameters_[At(i)];
     const LayoutPiece piece = layout_.PieceOf(i, context_->rank());
-    full_.push_back(Tensor::View(state.full, layout_.offset_of(i), parameter.dtype, parameter.shape));
-    local_.push_back(Tensor::View(state.shard.storage(), piece.chunk_offset, parameter.dtype, {piece.elems}));
+    full_.push_back(
+        Tensor::View(state.full, layout_.offset_of(i), parameter.dtype, parameter.shape));
+    local_.push_back(
+        Tensor::View(state.shard.storage(), piece.chunk_offset, parameter.dtype, {piece.elems}));
   }
   context_->Register(this);
 }
 
 Unit::~Unit() {
-  // A reduction in flight reads buffers this unit owns a share of; errors were reported to those who wait.
+  // A reduction in flight reads buffers this unit owns a share of; errors were reported to those
+  // who wait.
   try {
     context_->WaitReductions(0);
   } catch (const Error&) {
@@ -61,7 +68,8 @@ Unit::~Unit() {
 }
 
 void Unit::Unshard(int64_t version) {
-  // Under an open scope a copy stays what it is: whoever reads a parameter that changed since is told.
+  // Under an open scope a copy stays what it is: whoever reads a parameter that changed since is
+  // told.
   if (unsharded_ && open()) return;
   const bool current = unsharded_ && (gathered_version_ == version || context_->size() == 1);
   gathered_version_ = version;
@@ -129,8 +137,8 @@ void Unit::BeginBackward(int64_t version) {
   }
 }
 
-// A forward scope that is still open (a UnitScope around the backward) contributes no gradient: it keeps the
-// unit gathered, but nothing waits for it.
+// A forward scope that is still open (a UnitScope around the backward) contributes no gradient: it
+// keeps the unit gathered, but nothing waits for it.
 void Unit::EndBackward() {
   if (backward_open_ == 1) {
     try {
@@ -155,9 +163,10 @@ void Unit::AbandonBackward() noexcept {
 }
 
 // [Note: a gradient buffer belongs to a call]
-// It is taken when backward enters the first scope, handed to the reduction when the last one closes, and
-// freed when that is done. Another call of the same unit gets another buffer, so a slow reduction is never
-// written over. To bound memory a new one waits until at most one reduction is in flight.
+// It is taken when backward enters the first scope, handed to the reduction when the last one
+// closes, and freed when that is done. Another call of the same unit gets another buffer, so a slow
+// reduction is never written over. To bound memory a new one waits until at most one reduction is
+// in flight.
 void Unit::TakeGradientBuffers() {
   context_->WaitReductions(1);
   std::fill(written_.begin(), written_.end(), false);
@@ -201,8 +210,8 @@ void Unit::ReduceSegment(size_t s) {
   const LayoutSegment& plan = layout_.segments()[s];
   SegmentState& segment = segments_[s];
   ZeroUnwritten(s);
-  const bool fresh = std::none_of(plan.entries.begin(), plan.entries.end(),
-                                  [&](int i) { return holds_[At(i)]; });
+  const bool fresh =
+      std::none_of(plan.entries.begin(), plan.entries.end(), [&](int i) { return holds_[At(i)]; });
   const Tensor sums = GradientShardOf(segment, s);
   if (!fresh) {
     // The rest of the chunk is added to: pieces whose sum was given up start from zero.
@@ -211,14 +220,16 @@ void Unit::ReduceSegment(size_t s) {
       context_->WaitReductions(0);
       const LayoutPiece piece = layout_.PieceOf(i, context_->rank());
       const int64_t size = SizeOf(plan.dtype);
-      ZeroBytes(sums.storage(), piece.chunk_offset * size, (piece.chunk_offset + piece.elems) * size);
+      ZeroBytes(sums.storage(), piece.chunk_offset * size,
+                (piece.chunk_offset + piece.elems) * size);
     }
   }
   for (int i : plan.entries) {
     used_[At(i)] = used_[At(i)] || written_[At(i)];
     holds_[At(i)] = true;
   }
-  const ErrorContext what{.op = "reduce_scatter", .module_path = absl::StrCat("unit '", name_, "'")};
+  const ErrorContext what{.op = "reduce_scatter",
+                          .module_path = absl::StrCat("unit '", name_, "'")};
   context_->Reduce(what, [buffer = segment.gradient, sums, plan, fresh, what](ProcessGroup& group) {
     group.ReduceScatter(buffer->data(), sums.raw(), plan.chunk_elems, plan.dtype, !fresh, what);
     buffer->Free();
@@ -241,8 +252,8 @@ void Unit::ZeroUnwritten(size_t s) {
 Tensor Unit::GradientShardOf(SegmentState& segment, size_t s) {
   if (!segment.gradient_shard.defined()) {
     const LayoutSegment& plan = layout_.segments()[s];
-    segment.gradient_shard =
-        Tensor::Empty(context_->device(), plan.dtype, {plan.chunk_elems}, MemoryCategory::kGradientShard);
+    segment.gradient_shard = Tensor::Empty(context_->device(), plan.dtype, {plan.chunk_elems},
+                                           MemoryCategory::kGradientShard);
   }
   return segment.gradient_shard;
 }
@@ -254,8 +265,8 @@ Tensor Unit::HeldGradient(int i) {
   context_->WaitReductions(0);
   const SegmentState& segment = segments_[At(layout_.segment_of(i))];
   const LayoutPiece piece = layout_.PieceOf(i, context_->rank());
-  return Tensor::View(segment.gradient_shard.storage(), piece.chunk_offset, parameters_[At(i)].dtype,
-                      {piece.elems});
+  return Tensor::View(segment.gradient_shard.storage(), piece.chunk_offset,
+                      parameters_[At(i)].dtype, {piece.elems});
 }
 
 void Unit::Reshard() {
@@ -281,7 +292,8 @@ std::string Unit::DescribeAbsent(const Storage& storage, int64_t byte_offset) co
     if (full.storage().get() == &storage && begin <= byte_offset &&
         byte_offset < begin + std::max<int64_t>(full.bytes(), 1)) {
       return absl::StrCat("parameter '", parameters_[At(i)].name, "' of unit '", name_,
-                          "' is sharded (phase: ", phase_, "); read it inside a call of its module");
+                          "' is sharded (phase: ", phase_,
+                          "); read it inside a call of its module");
     }
   }
   return absl::StrCat("a parameter of unit '", name_, "' is sharded (phase: ", phase_, ")");

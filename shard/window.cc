@@ -18,10 +18,11 @@ void WindowState::CheckClean() const {
   if (context_ != nullptr) context_->CheckUsable();
   for (const Parameter& parameter : model_.parameters()) {
     if (!parameter.local_grad().defined()) continue;
-    ThrowFailedPrecondition(absl::StrCat("parameter '", parameter.name(),
-                                         "' still holds a gradient: the window before was not finished; "
-                                         "call Recover() to drop it"),
-                            {.op = "window"});
+    ThrowFailedPrecondition(
+        absl::StrCat("parameter '", parameter.name(),
+                     "' still holds a gradient: the window before was not finished; "
+                     "call Recover() to drop it"),
+        {.op = "window"});
   }
 }
 
@@ -30,7 +31,8 @@ bool WindowState::Agree(int64_t micro_batches, int64_t items) {
   micro_batches_ = micro_batches;
   items_ = items;
   if (context_ == nullptr || context_->size() == 1) return micro_batches > 0;
-  // One slot for each rank's micro-batches, so that a disagreement can be told in full; then the items.
+  // One slot for each rank's micro-batches, so that a disagreement can be told in full; then the
+  // items.
   std::vector<int64_t> slots(static_cast<size_t>(context_->size()) + 1, 0);
   slots[static_cast<size_t>(context_->rank())] = micro_batches;
   slots.back() = items;
@@ -51,11 +53,13 @@ void WindowState::Backward(const LossSum& loss, CallSite site) {
   Tape* tape = CurrentTape();
   if (tape == nullptr) ThrowFailedPrecondition("no Recording is on for this thread", what);
   if (failure_.has_value()) {
-    ThrowFailedPrecondition(absl::StrCat("an earlier backward failed: ", *failure_, "; call Recover()"), what);
+    ThrowFailedPrecondition(
+        absl::StrCat("an earlier backward failed: ", *failure_, "; call Recover()"), what);
   }
   if (backwards_ == micro_batches_) {
     ThrowFailedPrecondition(
-        absl::StrCat("called more often than the window has micro-batches (", micro_batches_, ")"), what);
+        absl::StrCat("called more often than the window has micro-batches (", micro_batches_, ")"),
+        what);
   }
   try {
     tape->Backward(loss.value, 1.0 / static_cast<double>(std::max<int64_t>(items_, 1)), site);
@@ -87,8 +91,8 @@ double WindowState::LocalNormSquared() const {
   return sum;
 }
 
-// One small all-reduce carries everything ranks must agree on before the step: losses, parts of the norm,
-// reported items, and which parameters got a gradient anywhere.
+// One small all-reduce carries everything ranks must agree on before the step: losses, parts of the
+// norm, reported items, and which parameters got a gradient anywhere.
 WindowState::Verdict WindowState::Reduce() {
   Verdict verdict{loss_sum_, LocalNormSquared(), reported_items_};
   if (context_ == nullptr || context_->size() == 1) return verdict;
@@ -112,7 +116,8 @@ WindowState::Verdict WindowState::Reduce() {
 StepResult WindowState::Finish(Optimizer& optimizer, const FinishOptions& options, CallSite site) {
   const ErrorContext what{.op = "window.Finish", .site = site};
   if (failure_.has_value()) {
-    ThrowFailedPrecondition(absl::StrCat("a backward failed: ", *failure_, "; call Recover()"), what);
+    ThrowFailedPrecondition(absl::StrCat("a backward failed: ", *failure_, "; call Recover()"),
+                            what);
   }
   if (finished_) ThrowFailedPrecondition("called a second time", what);
   if (backwards_ != micro_batches_) {
@@ -158,10 +163,11 @@ Accumulation::Accumulation(Module& model, AccumulationOptions options)
   if (context_ == nullptr || context_->size() == 1) return;
   for (const Parameter& parameter : model.parameters()) {
     if (parameter.state().host != nullptr || !parameter.requires_grad()) continue;
-    ThrowInvalidArgument(absl::StrCat("parameter '", parameter.name(),
-                                      "' is in no unit, so its gradient would not be summed over the ranks: "
-                                      "apply FullyShard to the model itself too"),
-                         {.op = "Accumulation"});
+    ThrowInvalidArgument(
+        absl::StrCat("parameter '", parameter.name(),
+                     "' is in no unit, so its gradient would not be summed over the ranks: "
+                     "apply FullyShard to the model itself too"),
+        {.op = "Accumulation"});
   }
 }
 

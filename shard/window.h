@@ -16,12 +16,15 @@
 
 namespace sherd {
 
+// How samples are cut into steps.
 struct AccumulationOptions {
   // Micro-batches each rank takes for one optimizer step.
   int64_t micro_batches = 1;
 };
 
+// What one step does with the summed gradients.
 struct FinishOptions {
+  // From the caller's schedule, for this step.
   double learning_rate = 1e-3;
   // Largest L2 norm of all gradients; larger ones are scaled down to it. 0: no clipping.
   double clip = 0.0;
@@ -29,9 +32,9 @@ struct FinishOptions {
 
 // One optimizer step, the same on all ranks.
 struct StepResult {
-  int64_t step = 0;       // counted from 1
-  double loss = 0.0;      // mean over the items of all ranks and micro-batches
-  int64_t items = 0;      // what was divided by
+  int64_t step = 0;        // counted from 1
+  double loss = 0.0;       // mean over the items of all ranks and micro-batches
+  int64_t items = 0;       // what was divided by
   double grad_norm = 0.0;  // before clipping
   double learning_rate = 0.0;
   // The norm was not finite: nothing was updated, the gradients were dropped.
@@ -49,6 +52,7 @@ class WindowState {
   // Agrees with all ranks. Returns false when no rank has a micro-batch. COLLECTIVE.
   // Errors: kFailedPrecondition after a failure, or if a parameter still holds a gradient.
   bool Agree(int64_t micro_batches, int64_t items);
+  // See Window.
   void Backward(const LossSum& loss, CallSite site);
   StepResult Finish(Optimizer& optimizer, const FinishOptions& options, CallSite site);
 
@@ -56,6 +60,7 @@ class WindowState {
   int64_t items() const { return items_; }
 
  private:
+  // What the ranks agree on before a step.
   struct Verdict {
     double loss_sum = 0.0;
     double norm_squared = 0.0;
@@ -77,6 +82,7 @@ class WindowState {
   double loss_sum_ = 0.0;
 };
 
+// The items of a batch: what the loss's Count says of its labels, or what a callable returns.
 template <typename Count, typename Batch>
 int64_t CountItems(const Count& count, const Batch& batch) {
   if constexpr (requires { count.Count(batch.labels); }) {
@@ -88,7 +94,8 @@ int64_t CountItems(const Count& count, const Batch& batch) {
 
 }  // namespace internal
 
-// The micro-batches of one optimizer step on this rank, and the only place where anything is divided.
+// The micro-batches of one optimizer step on this rank, and the only place where anything is
+// divided.
 //
 // Iterate over it, call Backward once for each micro-batch, then Finish.
 template <typename Batch>
@@ -97,6 +104,7 @@ class Window {
   Window(internal::WindowState state, std::vector<Batch> batches)
       : state_(std::move(state)), batches_(std::move(batches)) {}
 
+  // The batches of this rank, in the loader's order.
   auto begin() const { return batches_.begin(); }
   auto end() const { return batches_.end(); }
   // The number of the step this window makes, from 1; and its items on all ranks together.
@@ -104,14 +112,19 @@ class Window {
   int64_t items() const { return state_.items(); }
 
   // Backward of loss / items() over the tape of the current Recording, then resets that tape.
-  // COLLECTIVE. Errors: kFailedPrecondition without a Recording; those of Tape::Backward. After them the
+  // COLLECTIVE. Errors: kFailedPrecondition without a Recording; those of Tape::Backward. After
+  // them the
   //   tape is reset too and this window refuses everything: call Recover and take the next one.
-  void Backward(const LossSum& loss, CallSite site = CallSite::Here()) { state_.Backward(loss, site); }
+  void Backward(const LossSum& loss, CallSite site = CallSite::Here()) {
+    state_.Backward(loss, site);
+  }
 
   // Norm, one verdict, clip, step, zero, in this order and together on all ranks. COLLECTIVE.
-  // Errors: kFailedPrecondition, with nothing changed, if a micro-batch had no backward or the losses
+  // Errors: kFailedPrecondition, with nothing changed, if a micro-batch had no backward or the
+  // losses
   //   reported other item counts than were agreed on, after a failed Backward, or the second time.
-  StepResult Finish(Optimizer& optimizer, const FinishOptions& options, CallSite site = CallSite::Here()) {
+  StepResult Finish(Optimizer& optimizer, const FinishOptions& options,
+                    CallSite site = CallSite::Here()) {
     return state_.Finish(optimizer, options, site);
   }
 
@@ -126,15 +139,19 @@ class Window {
 // backward and scales once, so the result does not depend on how samples are split.
 class Accumulation {
  public:
-  // Errors: kInvalidArgument for micro_batches < 1, or if several ranks train a parameter that is in no unit,
-  //   whose gradient nobody would sum. REQUIRES: the model is sharded already, and outlives this object.
+  // Errors: kInvalidArgument for micro_batches < 1, or if several ranks train a parameter that is
+  // in no unit,
+  //   whose gradient nobody would sum. REQUIRES: the model is sharded already, and outlives this
+  //   object.
   explicit Accumulation(Module& model, AccumulationOptions options = {});
 
-  // Takes up to micro_batches batches from `loader`, a callable that returns std::optional of a batch,
-  // and agrees with the other ranks on their items. `count` is a loss with Count(batch.labels), or a
-  // callable from a batch to its items. Empty when no rank has a batch left. COLLECTIVE.
-  // Errors: kInvalidArgument on all ranks if they hold different numbers of micro-batches;
-  //   kFailedPrecondition if gradients are left, as of a window that was not finished: Recover drops them.
+  // Takes up to micro_batches batches from `loader`, a callable that returns std::optional of a
+  // batch, and agrees with the other ranks on their items. `count` is a loss with
+  // Count(batch.labels), or a callable from a batch to its items. Empty when no rank has a batch
+  // left. COLLECTIVE. Errors: kInvalidArgument on all ranks if they hold different numbers of
+  // micro-batches;
+  //   kFailedPrecondition if gradients are left, as of a window that was not finished: Recover
+  //   drops them.
   template <typename Loader, typename Count>
   auto Next(Loader&& loader, const Count& count) {
     using Batch = typename std::invoke_result_t<Loader&>::value_type;

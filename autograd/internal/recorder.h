@@ -26,14 +26,15 @@ struct ParameterRead {
 
 // What the first pass of a checkpointed region touched; a recompute must touch the same.
 struct RegionNotes {
-  std::vector<Ref<Ident>> outer;  // variables from outside that want a gradient, each once, in order
+  std::vector<Ref<Ident>>
+      outer;  // variables from outside that want a gradient, each once, in order
   std::vector<ParameterRead> parameters;  // each once
   absl::flat_hash_set<const Ident*> seen;
   int64_t ops = 0;
 };
 
-// One level of recording on a thread. Levels form a chain: a region inside a tape, a recompute's tape
-// inside the tape being walked.
+// One level of recording on a thread. Levels form a chain: a region inside a tape, a recompute's
+// tape inside the tape being walked.
 struct Recorder {
   Recorder* outer = nullptr;
   TapeImpl* tape = nullptr;      // the tape of this level, or of the one a region is in
@@ -41,10 +42,10 @@ struct Recorder {
   Ref<Home> home;                // of variables born here
   uint64_t first_birth = 0;      // variables born before are from outside
   bool recompute = false;
-  bool root = false;             // of a Recording: what is further out belongs to other tapes
+  bool root = false;  // of a Recording: what is further out belongs to other tapes
 
-  // Whether a variable of `home` may be used on this level: it is a leaf, or born here or further out on
-  // the same tape.
+  // Whether a variable of `home` may be used on this level: it is a leaf, or born here or further
+  // out on the same tape.
   bool Knows(const Ref<Home>& variable_home) const;
 };
 

@@ -92,7 +92,8 @@ class GradTable {
 class Walk {
  public:
   // `level` describes the tape being walked, as the outer level of recomputes.
-  Walk(TapeImpl& tape, GradTable& table, Recorder& level) : tape_(tape), table_(table), level_(level) {}
+  Walk(TapeImpl& tape, GradTable& table, Recorder& level)
+      : tape_(tape), table_(table), level_(level) {}
 
   // Adds the seeds, then walks. Errors: see Tape::Backward; entered scopes are abandoned.
   void Run(std::span<const Ref<Ident>> roots, std::vector<Tensor> seeds);

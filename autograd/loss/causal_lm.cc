@@ -23,8 +23,8 @@ class CrossEntropyOp final : public Op {
     const bool integer = labels.dtype() == DType::kI32 || labels.dtype() == DType::kI64;
     if (!IsFloating(logits.dtype()) || !integer || logits.rank() < 1 || !labels.is_contiguous() ||
         labels.numel() != logits.shape().rows()) {
-      RefuseOperands("float logits [..., V] need one contiguous i32 or i64 label for each row", "logits",
-                     logits, "labels", labels);
+      RefuseOperands("float logits [..., V] need one contiguous i32 or i64 label for each row",
+                     "logits", logits, "labels", labels);
     }
     plan.outputs = {{DType::kF64, {1}}};
     plan.inner = {{logits.dtype() == DType::kF64 ? DType::kF64 : DType::kF32, {labels.numel()}}};
@@ -64,7 +64,8 @@ int64_t CausalLmLoss::Count(const Tensor& labels) const {
   return CountLabels<int64_t>(labels, options_.ignore_index);
 }
 
-LossSum CausalLmLoss::operator()(const Variable& logits, const Tensor& labels, CallSite site) const {
+LossSum CausalLmLoss::operator()(const Variable& logits, const Tensor& labels,
+                                 CallSite site) const {
   const std::array<Variable, 2> operands = {logits, Variable(labels)};
   auto op = std::make_shared<CrossEntropyOp>(options_.ignore_index);
   return {Apply(std::move(op), operands, site)[0], Count(labels)};

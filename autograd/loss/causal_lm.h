@@ -23,11 +23,12 @@ class CausalLmLoss {
   // How many items `labels` has; needs no forward, so a window can agree on the total beforehand.
   int64_t Count(const Tensor& labels) const;
 
-  // Shapes: logits [B, T, V] (or any [..., V]), labels one i32 or i64 for each row, on the same device.
-  // Cost: keeps the logits and one number per row; softmax exists only inside the backward.
+  // Shapes: logits [B, T, V] (or any [..., V]), labels one i32 or i64 for each row, on the same
+  // device. Cost: keeps the logits and one number per row; softmax exists only inside the backward.
   // Errors: kInvalidArgument naming both operands if shapes or devices differ, or a label is out of
   //   range.
-  LossSum operator()(const Variable& logits, const Tensor& labels, CallSite site = CallSite::Here()) const;
+  LossSum operator()(const Variable& logits, const Tensor& labels,
+                     CallSite site = CallSite::Here()) const;
 
  private:
   CausalLmLossOptions options_;

@@ -9,8 +9,8 @@ namespace sherd {
 
 // A loss before anybody divides: the sum over items, and how many there were.
 //
-// Only the owner of scaling (a window) turns it into a mean, once, over the items of all micro-batches
-// of all ranks; that is why it is not a plain scalar.
+// Only the owner of scaling (a window) turns it into a mean, once, over the items of all
+// micro-batches of all ranks; that is why it is not a plain scalar.
 struct LossSum {
   Variable value;     // [1], f64
   int64_t items = 0;  // labelled tokens, samples, ...: what the loss's Count says

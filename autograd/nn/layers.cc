@@ -10,7 +10,8 @@ LinearLayer::LinearLayer(int64_t in, int64_t out, Initializer initializer, DType
     : weight_(RegisterParameter("weight", {out, in}, initializer, dtype)) {}
 
 Variable LinearLayer::operator()(const Variable& x) {
-  return Call(*this, [](LinearLayer& self, const Variable& x) { return Linear(x, self.weight_); }, x);
+  return Call(
+      *this, [](LinearLayer& self, const Variable& x) { return Linear(x, self.weight_); }, x);
 }
 
 EmbeddingLayer::EmbeddingLayer(int64_t rows, int64_t channels, Initializer initializer, DType dtype)
@@ -19,15 +20,18 @@ EmbeddingLayer::EmbeddingLayer(int64_t rows, int64_t channels, Initializer initi
 Variable EmbeddingLayer::operator()(const Variable& ids) {
   return Call(
       *this,
-      [](EmbeddingLayer& self, const Variable& ids) { return EmbeddingLookup(ids, self.weight_); }, ids);
+      [](EmbeddingLayer& self, const Variable& ids) { return EmbeddingLookup(ids, self.weight_); },
+      ids);
 }
 
 RmsNormLayer::RmsNormLayer(int64_t channels, double eps, DType dtype)
-    : weight_(RegisterParameter("weight", {channels}, Initializer::Constant(1.0), dtype)), eps_(eps) {}
+    : weight_(RegisterParameter("weight", {channels}, Initializer::Constant(1.0), dtype)),
+      eps_(eps) {}
 
 Variable RmsNormLayer::operator()(const Variable& x) {
   return Call(
-      *this, [](RmsNormLayer& self, const Variable& x) { return RmsNorm(x, self.weight_, self.eps_); }, x);
+      *this,
+      [](RmsNormLayer& self, const Variable& x) { return RmsNorm(x, self.weight_, self.eps_); }, x);
 }
 
 }  // namespace sherd

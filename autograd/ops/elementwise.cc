@@ -29,7 +29,9 @@ class AddOp final : public Op {
   std::string_view name() const override { return "add"; }
   OpKind kind() const override { return OpKind::kElementwise; }
   void Plan(std::span<const Tensor> in, OpPlan& plan) const override { PlanPair(in, plan); }
-  void Forward(OpForward& f) const override { kernels::Add(f.inputs[0], f.inputs[1], f.outputs[0]); }
+  void Forward(OpForward& f) const override {
+    kernels::Add(f.inputs[0], f.inputs[1], f.outputs[0]);
+  }
   void Backward(OpBackward& b) const override {
     for (int i = 0; i < 2; ++i) {
       if (b.needs(i)) b.Pass(i, b.grad());
@@ -45,7 +47,9 @@ class MulOp final : public Op {
     PlanPair(in, plan);
     plan.backward_reads_inputs = plan.ReadsOfProduct();
   }
-  void Forward(OpForward& f) const override { kernels::Mul(f.inputs[0], f.inputs[1], f.outputs[0]); }
+  void Forward(OpForward& f) const override {
+    kernels::Mul(f.inputs[0], f.inputs[1], f.outputs[0]);
+  }
   void Backward(OpBackward& b) const override {
     for (int i = 0; i < 2; ++i) {
       if (!b.needs(i)) continue;

@@ -23,11 +23,11 @@ Variable SiluMul(const Variable& gate, const Variable& up, CallSite site = CallS
 // x rounded to another float dtype; the gradient is rounded back.
 Variable Cast(const Variable& x, DType dtype, CallSite site = CallSite::Here());
 
-// Sets each element to zero with probability p and divides the rest by 1 - p, while a Recording is on;
-// otherwise returns x.
+// Sets each element to zero with probability p and divides the rest by 1 - p, while a Recording is
+// on; otherwise returns x.
 //
-// The mask depends on the recording's seed and step, the place of the call in the tree of modules, the
-// row's global sample index and the element's coordinates: not on ranks or micro-batches.
+// The mask depends on the recording's seed and step, the place of the call in the tree of modules,
+// the row's global sample index and the element's coordinates: not on ranks or micro-batches.
 // Shapes: x [B, C], [B, T, C] or [B, T, H, D], where B is the number of samples of the recording.
 // Errors: kInvalidArgument for p outside [0, 1), or if the recording has not B samples.
 Variable Dropout(const Variable& x, double p, CallSite site = CallSite::Here());

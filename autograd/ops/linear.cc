@@ -18,8 +18,8 @@ class LinearOp final : public Op {
     const Tensor& weight = in[1];
     if (x.rank() < 1 || weight.rank() != 2 || x.shape().back() != weight.dim(1) ||
         x.dtype() != weight.dtype() || !IsFloating(x.dtype())) {
-      RefuseOperands("x [..., K] and weight [N, K] need one K and one float dtype", "x", x, "weight",
-                     weight);
+      RefuseOperands("x [..., K] and weight [N, K] need one K and one float dtype", "x", x,
+                     "weight", weight);
     }
     Shape shape = x.shape();
     shape[shape.rank() - 1] = weight.dim(0);
@@ -60,11 +60,13 @@ class MatmulOp final : public Op {
                      options_.transpose_a ? "a (transposed)" : "a", a,
                      options_.transpose_b ? "b (transposed)" : "b", b);
     }
-    plan.outputs = {{a.dtype(), {a.dim(options_.transpose_a ? 1 : 0), b.dim(options_.transpose_b ? 0 : 1)}}};
+    plan.outputs = {
+        {a.dtype(), {a.dim(options_.transpose_a ? 1 : 0), b.dim(options_.transpose_b ? 0 : 1)}}};
     plan.backward_reads_inputs = plan.ReadsOfProduct();
   }
   void Forward(OpForward& f) const override {
-    kernels::Matmul(f.inputs[0], options_.transpose_a, f.inputs[1], options_.transpose_b, f.outputs[0]);
+    kernels::Matmul(f.inputs[0], options_.transpose_a, f.inputs[1], options_.transpose_b,
+                    f.outputs[0]);
   }
   void Backward(OpBackward& b) const override {
     const bool ta = options_.transpose_a;

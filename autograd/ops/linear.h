@@ -8,7 +8,8 @@ namespace sherd {
 // x W^T: each row of x times the rows of the weight.
 //
 // Shapes: x [..., K], weight [N, K], result [..., N]. The rows of x may be strided.
-// Cost: 2 rows K N FLOPs forward, twice that backward; the weight's gradient goes straight to where the
+// Cost: 2 rows K N FLOPs forward, twice that backward; the weight's gradient goes straight to where
+// the
 //   parameter wants it.
 // Errors: kInvalidArgument naming both operands if K, dtypes or devices differ.
 Variable Linear(const Variable& x, const Variable& weight, CallSite site = CallSite::Here());

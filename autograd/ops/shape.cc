@@ -24,7 +24,9 @@ class ReshapeOp final : public Op {
     plan.view = true;
   }
   void Forward(OpForward& f) const override { f.outputs[0] = f.inputs[0].Reshape(shape_); }
-  void Backward(OpBackward& b) const override { b.Pass(0, b.grad().Reshape(b.input_spec(0).shape)); }
+  void Backward(OpBackward& b) const override {
+    b.Pass(0, b.grad().Reshape(b.input_spec(0).shape));
+  }
 
  private:
   Shape shape_;
@@ -39,7 +41,8 @@ class SplitOp final : public Op {
   void Plan(std::span<const Tensor> in, OpPlan& plan) const override {
     const int64_t total = std::accumulate(sizes_.begin(), sizes_.end(), int64_t{0});
     if (whole_ && (dim_ < 0 || dim_ >= in[0].rank() || total != in[0].dim(dim_))) {
-      RefuseOperand(absl::StrCat("sizes add up to ", total, ", not to dimension ", dim_), "x", in[0]);
+      RefuseOperand(absl::StrCat("sizes add up to ", total, ", not to dimension ", dim_), "x",
+                    in[0]);
     }
     in[0].Slice(dim_, begin_, begin_ + total);
     for (int64_t size : sizes_) {
@@ -154,16 +157,20 @@ Variable Reshape(const Variable& x, const Shape& shape, CallSite site) {
 }
 
 Variable Slice(const Variable& x, int dim, int64_t begin, int64_t end, CallSite site) {
-  return ApplyOne(std::make_shared<SplitOp>(dim, begin, std::vector<int64_t>{end - begin}, false), {x}, site);
+  return ApplyOne(std::make_shared<SplitOp>(dim, begin, std::vector<int64_t>{end - begin}, false),
+                  {x}, site);
 }
 
-std::vector<Variable> Split(const Variable& x, int dim, std::span<const int64_t> sizes, CallSite site) {
-  return Apply(std::make_shared<SplitOp>(dim, 0, std::vector<int64_t>(sizes.begin(), sizes.end()), true),
-               {&x, 1}, site);
+std::vector<Variable> Split(const Variable& x, int dim, std::span<const int64_t> sizes,
+                            CallSite site) {
+  return Apply(
+      std::make_shared<SplitOp>(dim, 0, std::vector<int64_t>(sizes.begin(), sizes.end()), true),
+      {&x, 1}, site);
 }
 
 Variable Concat(std::span<const Variable> xs, int dim, CallSite site) {
-  if (xs.empty()) ThrowInvalidArgument("at least one operand is needed", {.op = "concat", .site = site});
+  if (xs.empty())
+    ThrowInvalidArgument("at least one operand is needed", {.op = "concat", .site = site});
   return Apply(std::make_shared<ConcatOp>(dim), xs, site)[0];
 }
 

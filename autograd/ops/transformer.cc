@@ -22,8 +22,8 @@ class EmbeddingOp final : public Op {
     const Tensor& table = in[1];
     const bool integer = ids.dtype() == DType::kI32 || ids.dtype() == DType::kI64;
     if (!integer || !ids.is_contiguous() || table.rank() != 2 || !IsFloating(table.dtype())) {
-      RefuseOperands("ids are contiguous i32 or i64 and the table is a float [V, C]", "ids", ids, "table",
-                     table);
+      RefuseOperands("ids are contiguous i32 or i64 and the table is a float [V, C]", "ids", ids,
+                     "table", table);
     }
     plan.outputs = {{table.dtype(), ids.shape().Append(table.dim(1))}};
     plan.backward_reads_inputs = 0b01;
@@ -47,7 +47,8 @@ class RmsNormOp final : public Op {
     const Tensor& weight = in[1];
     if (x.rank() < 1 || weight.rank() != 1 || x.shape().back() != weight.dim(0) ||
         x.dtype() != weight.dtype() || !IsFloating(x.dtype())) {
-      RefuseOperands("x [..., C] and weight [C] need one C and one float dtype", "x", x, "weight", weight);
+      RefuseOperands("x [..., C] and weight [C] need one C and one float dtype", "x", x, "weight",
+                     weight);
     }
     plan.outputs = {{x.dtype(), x.shape()}};
     plan.inner = {{StatisticsOf(x.dtype()), {x.shape().rows()}}};
@@ -98,7 +99,8 @@ class RopeOp final : public Op {
   }
   void Backward(OpBackward& b) const override {
     const GradTarget target = b.target(0);
-    kernels::Rope(b.grad(), tables_.cos, tables_.sin, first_position_, true, target.tensor, target.write);
+    kernels::Rope(b.grad(), tables_.cos, tables_.sin, first_position_, true, target.tensor,
+                  target.write);
   }
 
  private:
@@ -117,8 +119,9 @@ class AttentionOp final : public Op {
     const Tensor& v = in[2];
     if (q.rank() != 4 || k.rank() != 4 || q.dim(0) != k.dim(0) || q.dim(3) != k.dim(3) ||
         q.dtype() != k.dtype() || !IsFloating(q.dtype()) || q.dim(3) > 256) {
-      RefuseOperands("q [B, T, H, D] and k [B, S, Hkv, D] need one B, D (at most 256) and float dtype",
-                     "q", q, "k", k);
+      RefuseOperands(
+          "q [B, T, H, D] and k [B, S, Hkv, D] need one B, D (at most 256) and float dtype", "q", q,
+          "k", k);
     }
     if (k.dim(2) == 0 || q.dim(2) % k.dim(2) != 0) {
       RefuseOperands("the query heads are a multiple of the key heads", "q", q, "k", k);
@@ -143,9 +146,9 @@ class AttentionOp final : public Op {
       }
     }
     using kernels::Write;
-    kernels::AttentionBackward(b.grad(), b.input(0), b.input(1), b.input(2), b.output(0), b.inner(0),
-                               options_, grads[0], Write::kOverwrite, grads[1], Write::kOverwrite,
-                               grads[2], Write::kOverwrite);
+    kernels::AttentionBackward(b.grad(), b.input(0), b.input(1), b.input(2), b.output(0),
+                               b.inner(0), options_, grads[0], Write::kOverwrite, grads[1],
+                               Write::kOverwrite, grads[2], Write::kOverwrite);
     for (int i = 0; i < 3; ++i) {
       if (b.needs(i)) b.Pass(i, std::move(grads[i]));
     }
@@ -165,7 +168,8 @@ Variable RmsNorm(const Variable& x, const Variable& weight, double eps, CallSite
   return ApplyOne(std::make_shared<RmsNormOp>(eps), {x, weight}, site);
 }
 
-Variable Rope(const Variable& x, const kernels::RopeTables& tables, int64_t first_position, CallSite site) {
+Variable Rope(const Variable& x, const kernels::RopeTables& tables, int64_t first_position,
+              CallSite site) {
   return ApplyOne(std::make_shared<RopeOp>(tables, first_position), {x}, site);
 }
 

@@ -11,7 +11,8 @@ namespace sherd {
 //
 // Shapes: ids any shape, i32 or i64, table [V, C], result ids' shape and C.
 // Errors: kInvalidArgument for an id outside [0, V), naming it.
-Variable EmbeddingLookup(const Variable& ids, const Variable& table, CallSite site = CallSite::Here());
+Variable EmbeddingLookup(const Variable& ids, const Variable& table,
+                         CallSite site = CallSite::Here());
 
 // x / sqrt(mean(x^2) + eps) * weight over the last dimension.
 //
@@ -20,8 +21,8 @@ Variable EmbeddingLookup(const Variable& ids, const Variable& table, CallSite si
 Variable RmsNorm(const Variable& x, const Variable& weight, double eps = 1e-5,
                  CallSite site = CallSite::Here());
 
-// Rotates channel pairs (i, i + D/2) by the angle of their token's position, which is first_position
-// plus its index.
+// Rotates channel pairs (i, i + D/2) by the angle of their token's position, which is
+// first_position plus its index.
 //
 // Shapes: x [B, T, H, D], a slice of a fused projection too; tables [positions, D/2].
 // Source: Su et al. 2021.
@@ -30,7 +31,8 @@ Variable Rope(const Variable& x, const kernels::RopeTables& tables, int64_t firs
 
 // softmax(scale q k^T) v per head, causal unless options say otherwise; grouped queries by shape.
 //
-// Shapes: q and result [B, T, H, D], k and v [B, S, Hkv, D], H a multiple of Hkv, D at most 256. Slices of
+// Shapes: q and result [B, T, H, D], k and v [B, S, Hkv, D], H a multiple of Hkv, D at most 256.
+// Slices of
 //   a fused projection need no copy.
 // Cost: keeps q, k, v, the result and one number per query and head; never T x S.
 // Source: Dao et al. 2022.

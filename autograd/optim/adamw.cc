@@ -50,13 +50,22 @@ std::vector<AdamW::Run> AdamW::CollectRuns() {
     auto beside = [&](const Tensor& all) {
       return Tensor::View(all.storage(), local.offset_elems(), all.dtype(), {local.numel()});
     };
-    Run run{local, grad, beside(moments.m), beside(moments.v), steps_[i], parameter.shape().rank() >= 2};
+    Run run{local,
+            grad,
+            beside(moments.m),
+            beside(moments.v),
+            steps_[i],
+            parameter.shape().rank() >= 2};
     if (!runs.empty()) {
       Run& last = runs.back();
       if (last.step == run.step && last.decays == run.decays && Adjacent(last.param, run.param) &&
           Adjacent(last.grad, run.grad)) {
-        last = {Join(last.param, run.param), Join(last.grad, run.grad), Join(last.m, run.m),
-                Join(last.v, run.v), run.step, run.decays};
+        last = {Join(last.param, run.param),
+                Join(last.grad, run.grad),
+                Join(last.m, run.m),
+                Join(last.v, run.v),
+                run.step,
+                run.decays};
         continue;
       }
     }

@@ -18,25 +18,30 @@ struct StepOptions {
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
-  // Updates every parameter that has a gradient and raises its version; the others, and all gradients,
-  // stay as they are. No communication.
+  // Updates every parameter that has a gradient and raises its version; the others, and all
+  // gradients, stay as they are. No communication.
   virtual void Step(const StepOptions& options) = 0;
   virtual const std::vector<Parameter>& parameters() const = 0;
 };
 
 struct AdamWOptions {
-  double learning_rate = 1e-3;  // used by callers without a schedule
+  // For callers without a schedule of their own; Step takes the rate to use.
+  double learning_rate = 1e-3;
+  // Decay of the mean gradient and of the mean squared gradient. 0.95 for beta2 forgets sooner,
+  // which language models like.
   double beta1 = 0.9;
   double beta2 = 0.999;
+  // Added to the root of the second moment, so that tiny gradients do not make full steps.
   double eps = 1e-8;
   // Decoupled; applied to parameters of two or more dimensions, as is usual for norms and biases.
   double weight_decay = 0.01;
 };
 
-// AdamW on the pieces a rank owns. Moments have the parameter's dtype and live beside its local piece.
+// AdamW on the pieces a rank owns. Moments have the parameter's dtype and live beside its local
+// piece.
 //
-// Pieces that lie one after another in memory, as those of a sharded unit do, are updated by one kernel.
-// Source: Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization".
+// Pieces that lie one after another in memory, as those of a sharded unit do, are updated by one
+// kernel. Source: Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization".
 class AdamW : public Optimizer {
  public:
   // REQUIRES: the parameters stay what they are: shard the model first.
@@ -44,14 +49,17 @@ class AdamW : public Optimizer {
 
   void Step(const StepOptions& options) override;
   const std::vector<Parameter>& parameters() const override { return parameters_; }
+  // As given.
   const AdamWOptions& options() const { return options_; }
 
  private:
+  // Both moments of every piece in one storage, laid out as that storage is.
   struct Moments {
     Ref<Storage> of;  // the storage of the local pieces these belong to
     Tensor m;
     Tensor v;
   };
+  // Pieces that lie one after another and take the same step.
   struct Run {
     Tensor param;  // 1-D, as are the others
     Tensor grad;

@@ -1,8 +1,10 @@
-// A Llama-style training step on random tokens, with the fields of the PyTorch script it is measured beside.
+// A Llama-style training step on random tokens, with the fields of the PyTorch script it is
+// measured beside.
 //
-// Run it alone for one rank, or under mpirun or torchrun. Rank 0 prints one JSON line: tokens/s of all ranks
-// over the counted steps, peak resident MiB, losses, and the share of the matmul floor: the time oneDNN
-// needs for the step's own matrix products alone, on all ranks at once, over the time of the step.
+// Run it alone for one rank, or under mpirun or torchrun. Rank 0 prints one JSON line: tokens/s of
+// all ranks over the counted steps, peak resident MiB, losses, and the share of the matmul floor:
+// the time oneDNN needs for the step's own matrix products alone, on all ranks at once, over the
+// time of the step.
 
 #include <sys/resource.h>
 
@@ -56,7 +58,8 @@ llm::LlamaConfig ConfigOf(const Options& options) {
   llm::LlamaConfig c;
   c.tied = true;
   c.positions = options.seq;
-  auto set = [&](int64_t dim, int64_t layers, int64_t heads, int64_t kv, int64_t ffn, int64_t vocabulary) {
+  auto set = [&](int64_t dim, int64_t layers, int64_t heads, int64_t kv, int64_t ffn,
+                 int64_t vocabulary) {
     c.dim = dim;
     c.layers = layers;
     c.heads = heads;
@@ -71,7 +74,8 @@ llm::LlamaConfig ConfigOf(const Options& options) {
   } else if (options.shape == "smol") {
     set(576, 30, 9, 3, 1536, 49152);
   } else {
-    std::fprintf(stderr, "llama_step: no shape '%s'; there are tiny, mid and smol\n", options.shape.c_str());
+    std::fprintf(stderr, "llama_step: no shape '%s'; there are tiny, mid and smol\n",
+                 options.shape.c_str());
     std::exit(2);
   }
   return c;
@@ -102,8 +106,8 @@ Options Parse(int argc, char** argv) {
   return o;
 }
 
-// Seconds of the step's matrix products alone: the forward's (twice for recomputed blocks) and the two of
-// each backward, on operands of the model's shapes.
+// Seconds of the step's matrix products alone: the forward's (twice for recomputed blocks) and the
+// two of each backward, on operands of the model's shapes.
 double FloorSeconds(const llm::LlamaConfig& c, const Options& o, const Device& device) {
   const int64_t rows = o.batch * o.seq;
   struct Product {
@@ -132,7 +136,8 @@ double FloorSeconds(const llm::LlamaConfig& c, const Options& o, const Device& d
     double best = 1e30;
     for (int repeat = 0; repeat < 6; ++repeat) {
       const double start = Now();
-      for (int forward = 0; forward < (p.recomputed ? 2 : 1); ++forward) kernels::Matmul(x, false, w, true, y);
+      for (int forward = 0; forward < (p.recomputed ? 2 : 1); ++forward)
+        kernels::Matmul(x, false, w, true, y);
       kernels::Matmul(y, true, x, false, gw);
       kernels::Matmul(y, false, w, false, gx);
       best = std::min(best, Now() - start);
@@ -174,7 +179,8 @@ int Run(const Options& options) {
       }
     }
     const Shape shape = {options.batch, options.seq};
-    return Batch{Tensor::FromHost<int64_t>(device, tokens, shape), Tensor::FromHost<int64_t>(device, labels, shape)};
+    return Batch{Tensor::FromHost<int64_t>(device, tokens, shape),
+                 Tensor::FromHost<int64_t>(device, labels, shape)};
   };
   double start = 0.0;
   double first_loss = 0.0;
@@ -200,13 +206,17 @@ int Run(const Options& options) {
   const MemoryStats memory = device.allocator().stats();
   const double floor_seconds = FloorSeconds(config, options, device);
   if (world->rank() == 0) {
-    const double tokens = static_cast<double>(options.steps * options.batch * options.seq * world->size());
+    const double tokens =
+        static_cast<double>(options.steps * options.batch * options.seq * world->size());
     const double tokens_per_s = tokens / seconds;
     const int64_t parameters = model.size();
     std::printf(
-        "{\"library\": \"sherd\", \"world\": %d, \"shape\": \"%s\", \"params\": %lld, \"seq\": %lld, "
-        "\"batch\": %lld, \"dtype\": \"f32\", \"checkpoint\": %s, \"threads\": %d, \"tokens_per_s\": %.1f, "
-        "\"gflops\": %.1f, \"peak_rss_mib\": %ld, \"counted_peak_mib\": %.0f, \"first_loss\": %.6f, "
+        "{\"library\": \"sherd\", \"world\": %d, \"shape\": \"%s\", \"params\": %lld, \"seq\": "
+        "%lld, "
+        "\"batch\": %lld, \"dtype\": \"f32\", \"checkpoint\": %s, \"threads\": %d, "
+        "\"tokens_per_s\": %.1f, "
+        "\"gflops\": %.1f, \"peak_rss_mib\": %ld, \"counted_peak_mib\": %.0f, \"first_loss\": "
+        "%.6f, "
         "\"last_loss\": %.6f, \"matmul_floor_share\": %.3f}\n",
         world->size(), options.shape.c_str(), static_cast<long long>(parameters),
         static_cast<long long>(options.seq), static_cast<long long>(options.batch),

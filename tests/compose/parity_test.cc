@@ -39,9 +39,9 @@ struct Case {
 
 std::string Name(const Case& c) {
   const char* order[] = {"off", "inside", "outside"};
-  return absl::StrCat(std::string(NameOf(c.dtype)), " W", c.ranks, " micro", c.micro_batches, " checkpoint ",
-                      order[static_cast<int>(c.checkpoint)], " reshard ", c.reshard ? "on" : "off", " calls ",
-                      c.calls);
+  return absl::StrCat(std::string(NameOf(c.dtype)), " W", c.ranks, " micro", c.micro_batches,
+                      " checkpoint ", order[static_cast<int>(c.checkpoint)], " reshard ",
+                      c.reshard ? "on" : "off", " calls ", c.calls);
 }
 
 // Gradients by parameter name, whole and in f64; no entry: no gradient.
@@ -72,7 +72,8 @@ class KeepingDescent final : public Optimizer {
       }
       kept_[parameter.name()] = std::move(whole);
       if (grad.numel() > 0) {
-        kernels::Scale(grad, -options.learning_rate, parameter.MutableLocal(), kernels::Write::kAdd);
+        kernels::Scale(grad, -options.learning_rate, parameter.MutableLocal(),
+                       kernels::Write::kAdd);
       } else {
         parameter.MutableLocal();
       }
@@ -124,11 +125,13 @@ using Snapshot = std::map<std::string, std::vector<double>>;
 
 Snapshot Save(const GridModel& model) {
   Snapshot values;
-  for (const Parameter& parameter : model.parameters()) values[parameter.name()] = ToDouble(parameter.local());
+  for (const Parameter& parameter : model.parameters())
+    values[parameter.name()] = ToDouble(parameter.local());
   return values;
 }
 
-RunResult Train(World& world, const Case& c, const std::vector<Snapshot>* starts, std::vector<Snapshot>* save) {
+RunResult Train(World& world, const Case& c, const std::vector<Snapshot>* starts,
+                std::vector<Snapshot>* save) {
   GridModel model(world.device(), c.dtype);
   Wrap(model, world.mesh(), c);
   Initialize(model, world.device(), 3);
@@ -158,8 +161,9 @@ RunResult Train(World& world, const Case& c, const std::vector<Snapshot>* starts
       for (const GridCall& call : batch.calls) {
         on.SetSamples(call.samples);
         const LossSum part = loss(model(call.tokens, step % 2 == 0), call.labels);
-        total = {total.items == 0 && !total.value.defined() ? part.value : Add(total.value, part.value),
-                 total.items + part.items};
+        total = {
+            total.items == 0 && !total.value.defined() ? part.value : Add(total.value, part.value),
+            total.items + part.items};
       }
       window->Backward(total);
     }
@@ -198,7 +202,8 @@ const Reference& ReferenceFor(DType dtype, int calls) {
   auto [it, inserted] = references.try_emplace({dtype, calls});
   if (inserted) {
     Case c{.dtype = dtype, .calls = calls, .sharded = false};
-    RunRanks(1, [&](World& world) { it->second.run = Train(world, c, nullptr, &it->second.starts); });
+    RunRanks(1,
+             [&](World& world) { it->second.run = Train(world, c, nullptr, &it->second.starts); });
   }
   return it->second;
 }
@@ -210,11 +215,13 @@ void ExpectParity(const Case& c) {
   std::mutex mutex;
   double worst = 0.0;
   RunRanks(c.ranks, [&](World& world) {
-    const RunResult run = Train(world, c, c.dtype == DType::kF64 ? nullptr : &reference.starts, nullptr);
+    const RunResult run =
+        Train(world, c, c.dtype == DType::kF64 ? nullptr : &reference.starts, nullptr);
     const std::lock_guard<std::mutex> lock(mutex);
     for (int step = 0; step < kSteps; ++step) {
       const size_t s = static_cast<size_t>(step);
-      EXPECT_LE(std::abs(run.losses[s] / reference.run.losses[s] - 1.0), tolerance) << "step " << step;
+      EXPECT_LE(std::abs(run.losses[s] / reference.run.losses[s] - 1.0), tolerance)
+          << "step " << step;
       const Gradients& got = run.gradients[s];
       const Gradients& want = reference.run.gradients[s];
       EXPECT_EQ(got.size(), want.size()) << "parameters with a gradient, step " << step;
@@ -241,7 +248,8 @@ class ParityTest : public ::testing::TestWithParam<int> {};
 // Every triple of checkpoint x reshard x calls; micro-batches rotate so that all pairs occur.
 TEST_P(ParityTest, EveryTripleOfCheckpointReshardAndCallsInF64) {
   int rotation = 0;
-  for (CheckpointOrder order : {CheckpointOrder::kOff, CheckpointOrder::kInside, CheckpointOrder::kOutside}) {
+  for (CheckpointOrder order :
+       {CheckpointOrder::kOff, CheckpointOrder::kInside, CheckpointOrder::kOutside}) {
     for (bool reshard : {true, false}) {
       for (int calls : {1, 2, 3}) {
         const int micro_batches = 1 + (rotation++ + GetParam()) % 3;
@@ -253,7 +261,8 @@ TEST_P(ParityTest, EveryTripleOfCheckpointReshardAndCallsInF64) {
 
 TEST_P(ParityTest, InF32) {
   int rotation = 0;
-  for (CheckpointOrder order : {CheckpointOrder::kOff, CheckpointOrder::kInside, CheckpointOrder::kOutside}) {
+  for (CheckpointOrder order :
+       {CheckpointOrder::kOff, CheckpointOrder::kInside, CheckpointOrder::kOutside}) {
     for (int calls : {1, 2}) {
       const int micro_batches = 1 + rotation++ % 3;
       ExpectParity({DType::kF32, GetParam(), micro_batches, order, rotation % 2 == 0, calls});

@@ -1,7 +1,8 @@
 // The memory of one rank's training step, against a sum computed beforehand.
 //
-// Prints every term, then "PASS what" or "FAIL what: why" for two checks: the allocator's counted peak is at
-// most the sum, and the process's high-water mark grew by the count within 10 %. Run under mpirun -np 2.
+// Prints every term, then "PASS what" or "FAIL what: why" for two checks: the allocator's counted
+// peak is at most the sum, and the process's high-water mark grew by the count within 10 %. Run
+// under mpirun -np 2.
 
 #include <sys/resource.h>
 
@@ -49,18 +50,20 @@ int64_t HighWaterBytes() {
 int64_t ActivationElems(const llm::LlamaConfig& c) {
   const int64_t n = kRows * kTokens;
   const int64_t kv = c.kv_heads * c.head_size();
-  // Kept from the forward: the input of each block and the last one's output; a checkpoint keeps no more.
+  // Kept from the forward: the input of each block and the last one's output; a checkpoint keeps no
+  // more.
   const int64_t kept = (c.layers + 1) * n * c.dim;
   // The caller's logits, which live until its statement ends.
   const int64_t logits = n * c.vocabulary;
-  // At the loss: the normed output, its inverse norm, log-sum-exps, the gradient of the logits and of the normed
-  // output.
+  // At the loss: the normed output, its inverse norm, log-sum-exps, the gradient of the logits and
+  // of the normed output.
   const int64_t at_loss = 2 * n * c.dim + n * c.vocabulary + 2 * n;
-  // In a block's backward, everything its recompute saved: two normed inputs, the fused projection, rotated
-  // queries and keys, mixed values and log-sum-exps, the projection back and the sum, gate and up, their
-  // product, the projection down and the result, two inverse norms.
-  const int64_t saved = 2 * n * c.dim + n * (c.dim + 2 * kv) + n * (c.dim + kv) + n * (c.dim + c.heads) +
-                        2 * n * c.dim + 3 * n * c.ffn + 2 * n * c.dim + 2 * n;
+  // In a block's backward, everything its recompute saved: two normed inputs, the fused projection,
+  // rotated queries and keys, mixed values and log-sum-exps, the projection back and the sum, gate
+  // and up, their product, the projection down and the result, two inverse norms.
+  const int64_t saved = 2 * n * c.dim + n * (c.dim + 2 * kv) + n * (c.dim + kv) +
+                        n * (c.dim + c.heads) + 2 * n * c.dim + 3 * n * c.ffn + 2 * n * c.dim +
+                        2 * n;
   // And gradients on their way: of the residual stream, and of gate, up and their product.
   const int64_t grads = 2 * n * c.dim + 3 * n * c.ffn;
   return kept + logits + std::max(at_loss, saved + grads);
@@ -112,7 +115,8 @@ void TrainSteps(World& world, llm::Llama& model) {
     }
     ++made;
     const Shape shape = {kRows, kTokens};
-    return Batch{Tensor::FromHost<int64_t>(device, ids, shape), Tensor::FromHost<int64_t>(device, ids, shape)};
+    return Batch{Tensor::FromHost<int64_t>(device, ids, shape),
+                 Tensor::FromHost<int64_t>(device, ids, shape)};
   };
   while (auto window = accumulation.Next(loader, loss)) {
     for (const Batch& batch : *window) {
@@ -155,13 +159,15 @@ int Run() {
   char line[160];
   for (const Term& term : terms) {
     sum += term.bytes;
-    std::snprintf(line, sizeof line, "  %-38s %12lld\n", term.name, static_cast<long long>(term.bytes));
+    std::snprintf(line, sizeof line, "  %-38s %12lld\n", term.name,
+                  static_cast<long long>(term.bytes));
     text += line;
   }
   const int64_t peak = stats.total.peak_bytes;
-  std::snprintf(line, sizeof line, "  %-38s %12lld\n  %-38s %12lld\n  %-38s %12lld\n", "sum, computed beforehand",
-                static_cast<long long>(sum), "counted peak", static_cast<long long>(peak),
-                "growth of the process's high-water mark", static_cast<long long>(grown));
+  std::snprintf(line, sizeof line, "  %-38s %12lld\n  %-38s %12lld\n  %-38s %12lld\n",
+                "sum, computed beforehand", static_cast<long long>(sum), "counted peak",
+                static_cast<long long>(peak), "growth of the process's high-water mark",
+                static_cast<long long>(grown));
   text += line;
   const double ratio = static_cast<double>(grown) / static_cast<double>(peak);
   const bool below = peak <= sum;

@@ -59,7 +59,8 @@ Variable GridBlock::operator()(const Variable& x) {
 }
 
 GridModel::GridModel(const Device& device, DType dtype)
-    : embedding_(kVocabulary, GridBlock::kChannels, kInit, dtype), norm_(GridBlock::kChannels, 1e-5, dtype) {
+    : embedding_(kVocabulary, GridBlock::kChannels, kInit, dtype),
+      norm_(GridBlock::kChannels, 1e-5, dtype) {
   auto tables = std::make_shared<const kernels::RopeTables>(
       kernels::MakeRopeTables(device, dtype, kTokens, kHeadSize));
   twice_ = std::make_unique<GridBlock>(dtype, tables);
@@ -87,8 +88,8 @@ Variable GridModel::operator()(const Variable& tokens, bool use_optional) {
       tokens, use_optional);
 }
 
-std::vector<GridBatch> GridBatches(const Device& device, int64_t step, int ranks, int rank, int micro_batches,
-                                   int calls) {
+std::vector<GridBatch> GridBatches(const Device& device, int64_t step, int ranks, int rank,
+                                   int micro_batches, int calls) {
   std::vector<GridBatch> batches(static_cast<size_t>(micro_batches));
   const int64_t parts = int64_t{ranks} * micro_batches;
   for (int m = 0; m < micro_batches; ++m) {

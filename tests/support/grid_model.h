@@ -15,8 +15,8 @@ namespace sherd::testing {
 // How the blocks of a GridModel are wrapped.
 enum class CheckpointOrder { kOff, kInside, kOutside };
 
-// Attention with grouped queries and a gated unit, with dropout on both residual branches. Sizes are odd
-// where they can be, so that no chunk border falls on a parameter's.
+// Attention with grouped queries and a gated unit, with dropout on both residual branches. Sizes
+// are odd where they can be, so that no chunk border falls on a parameter's.
 class GridBlock : public Module {
  public:
   static constexpr int64_t kChannels = 6;
@@ -34,8 +34,8 @@ class GridBlock : public Module {
   std::shared_ptr<const kernels::RopeTables> tables_;
 };
 
-// The small model of the parity grid: a tied embedding, a layer used twice, a frozen layer, a layer that is
-// not used in every step, dropout, odd sizes.
+// The small model of the parity grid: a tied embedding, a layer used twice, a frozen layer, a layer
+// that is not used in every step, dropout, odd sizes.
 class GridModel : public Module {
  public:
   static constexpr int64_t kVocabulary = 11;
@@ -48,7 +48,9 @@ class GridModel : public Module {
   GridBlock& plain() { return *plain_; }
   GridBlock& frozen() { return *frozen_; }
   GridBlock& optional() { return *optional_; }
-  std::vector<GridBlock*> blocks() { return {twice_.get(), plain_.get(), frozen_.get(), optional_.get()}; }
+  std::vector<GridBlock*> blocks() {
+    return {twice_.get(), plain_.get(), frozen_.get(), optional_.get()};
+  }
 
  private:
   EmbeddingLayer embedding_;
@@ -71,10 +73,10 @@ struct GridBatch {
   std::vector<GridCall> calls;
 };
 
-// The micro-batches of one rank for one step of kGridSamples samples. Sample s belongs to call s % calls, in
-// every split, so that dropout masks are the same.
+// The micro-batches of one rank for one step of kGridSamples samples. Sample s belongs to call s %
+// calls, in every split, so that dropout masks are the same.
 inline constexpr int64_t kGridSamples = 36;
-std::vector<GridBatch> GridBatches(const Device& device, int64_t step, int ranks, int rank, int micro_batches,
-                                   int calls);
+std::vector<GridBatch> GridBatches(const Device& device, int64_t step, int ranks, int rank,
+                                   int micro_batches, int calls);
 
 }  // namespace sherd::testing

@@ -7,12 +7,8 @@
 // Written for the CPU loops and for CUDA alike: SHERD_ISA names the namespace that every includer
 // gets its own copy in, SHERD_HOST_DEVICE is empty outside CUDA. NaN goes in, NaN comes out. Each
 // function comes for float and double.
-#ifndef SHERD_HOST_DEVICE
-#ifdef __CUDACC__
-#define SHERD_HOST_DEVICE __host__ __device__
-#else
+#ifndef SHERD_HOST_DEVICE  // CUDA sources define it before they include this
 #define SHERD_HOST_DEVICE
-#endif
 #endif
 #define SHERD_MATH SHERD_HOST_DEVICE static inline __attribute__((always_inline))
 

@@ -1,4 +1,5 @@
-// A program of somebody else, built outside the tree: a sharded training step with a module of its own.
+// A program of somebody else, built outside the tree: a sharded training step with a module of its
+// own.
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -31,7 +32,9 @@ class NextToken : public sherd::Module {
   sherd::Variable operator()(const sherd::Variable& tokens) {
     return sherd::Call(
         *this,
-        [](NextToken& self, const sherd::Variable& tokens) { return self.head_(self.embedding_(tokens)); },
+        [](NextToken& self, const sherd::Variable& tokens) {
+          return self.head_(self.embedding_(tokens));
+        },
         tokens);
   }
 
@@ -60,8 +63,9 @@ double Train(const sherd::World& world) {
     labels.push_back((5 * t + 3) % kVocabulary);
   }
   auto loader = [&] {
-    return std::optional(Batch{sherd::Tensor::FromHost<int64_t>(world.device(), tokens, {1, kVocabulary}),
-                               sherd::Tensor::FromHost<int64_t>(world.device(), labels, {1, kVocabulary})});
+    return std::optional(
+        Batch{sherd::Tensor::FromHost<int64_t>(world.device(), tokens, {1, kVocabulary}),
+              sherd::Tensor::FromHost<int64_t>(world.device(), labels, {1, kVocabulary})});
   };
   sherd::Tape tape;
   sherd::StepResult result;
