@@ -1,4 +1,5 @@
-// The call seam: wrappers, the visitor, copied arguments, and the brackets that calls leave on a tape.
+// The call seam: wrappers, the visitor, copied arguments, and the brackets that calls leave on a
+// tape.
 
 #include "sherd/autograd/call.h"
 
@@ -74,10 +75,13 @@ class Keeping final : public Interceptor {
 class Twice : public Module {
  public:
   Variable operator()(const Variable& x) {
-    return Call(*this, [](Twice& self, const Variable& x) {
-      ++self.runs;
-      return Scale(x, 2.0);
-    }, x);
+    return Call(
+        *this,
+        [](Twice& self, const Variable& x) {
+          ++self.runs;
+          return Scale(x, 2.0);
+        },
+        x);
   }
   int runs = 0;
 };
@@ -107,7 +111,8 @@ TEST_F(CallTest, KeptCallRunsAgainWithCopiedArguments) {
   log_.clear();
   CallContext& call = keeping->kept.at(0);
   call.Proceed();
-  EXPECT_EQ(log_, (Words{"inner in", "inner out"})) << "a kept call runs what is further in, and nothing else";
+  EXPECT_EQ(log_, (Words{"inner in", "inner out"}))
+      << "a kept call runs what is further in, and nothing else";
   EXPECT_EQ(other.runs, 2);
   std::vector<double> seen;
   call.record().VisitResult([&](Variable& v) { seen.push_back(v.value().data<double>()[0]); });
@@ -138,7 +143,9 @@ TEST_F(CallTest, WrapperMaySeeAndReplaceTheResult) {
 template <typename T>
 Words Visited(T value) {
   Words seen;
-  internal::VisitAny(value, [&](Variable& v) { seen.push_back(std::to_string(static_cast<int>(v.value().data<double>()[0]))); });
+  internal::VisitAny(value, [&](Variable& v) {
+    seen.push_back(std::to_string(static_cast<int>(v.value().data<double>()[0])));
+  });
   return seen;
 }
 
@@ -155,7 +162,8 @@ TEST_F(CallTest, VisitorFindsVariablesInContainersAndUserStructs) {
   EXPECT_EQ(Visited(std::array<Variable, 2>{a, c}), (Words{"1", "3"}));
   EXPECT_EQ(Visited(std::map<std::string, Variable>{{"z", a}, {"y", b}}), (Words{"2", "1"}));
   EXPECT_EQ(Visited(elsewhere::Batch{a, {{b}, {c}}, 4}), (Words{"1", "2", "3"}));
-  EXPECT_EQ(Visited(std::vector<std::optional<elsewhere::Batch>>{elsewhere::Batch{a, {}, 4}}), (Words{"1"}));
+  EXPECT_EQ(Visited(std::vector<std::optional<elsewhere::Batch>>{elsewhere::Batch{a, {}, 4}}),
+            (Words{"1"}));
   EXPECT_EQ(Visited(std::vector<bool>{true}), (Words{}));
   EXPECT_EQ(Visited(5), (Words{}));
 }
@@ -204,9 +212,7 @@ TEST_F(ScopeTest, CallTheLossDoesNotDependOnIsSkippedUnlessAlwaysLive) {
     const ScopeGuard scope(a_, &module_);
     Scale(x, 3.0);
   }
-  {
-    const ScopeGuard scope(b, &module_, /*always_live=*/true);
-  }
+  { const ScopeGuard scope(b, &module_, /*always_live=*/true); }
   Variable y;
   {
     const ScopeGuard outer(c, &module_);

@@ -23,12 +23,15 @@ Device Cpu() {
   return device;
 }
 
-Variable F64(const std::vector<double>& values, const Shape& shape) { return TensorOf<double>(Cpu(), values, shape); }
+Variable F64(const std::vector<double>& values, const Shape& shape) {
+  return TensorOf<double>(Cpu(), values, shape);
+}
 
 void ExpectValues(const Variable& got, const std::vector<double>& want, double tolerance = 1e-12) {
   const std::vector<double> values = got.value().ToHost<double>();
   ASSERT_EQ(values.size(), want.size());
-  for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(values[i], want[i], tolerance) << "element " << i;
+  for (size_t i = 0; i < want.size(); ++i)
+    EXPECT_NEAR(values[i], want[i], tolerance) << "element " << i;
 }
 
 TEST(OpValues, ElementwiseByHand) {
@@ -63,7 +66,8 @@ TEST(OpValues, ShapesByHand) {
   ExpectValues(parts[1], {2, 3, 5, 6});
   ExpectValues(Concat(std::array{parts[1], parts[0]}, 1), {2, 3, 1, 5, 6, 4});
   const Variable table = F64({1, 2, 3, 4, 5, 6}, {3, 2});
-  ExpectValues(EmbeddingLookup(TensorOf<int32_t>(Cpu(), {2, 0, 2}, {3}), table), {5, 6, 1, 2, 5, 6});
+  ExpectValues(EmbeddingLookup(TensorOf<int32_t>(Cpu(), {2, 0, 2}, {3}), table),
+               {5, 6, 1, 2, 5, 6});
 }
 
 TEST(OpValues, RmsNormByHand) {
@@ -108,7 +112,8 @@ TEST(OpValues, AttentionIsASoftmaxOfScores) {
           for (int64_t d = 0; d < kD; ++d) score += at(q, t, h, d) * at(k, s, h / 2, d);
           const double weight = std::exp(0.3 * score);
           total += weight;
-          for (int64_t d = 0; d < kD; ++d) mixed[static_cast<size_t>(d)] += weight * at(v, s, h / 2, d);
+          for (int64_t d = 0; d < kD; ++d)
+            mixed[static_cast<size_t>(d)] += weight * at(v, s, h / 2, d);
         }
         for (double sum : mixed) want.push_back(sum / total);
       }
@@ -142,7 +147,8 @@ TEST(Cast, RoundsTheValueForwardAndTheGradientBack) {
   {
     const Recording on(tape);
     const Variable narrow = Cast(x, DType::kF32);
-    EXPECT_EQ(narrow.value().ToHost<float>(), (std::vector<float>{static_cast<float>(third), 1.5f}));
+    EXPECT_EQ(narrow.value().ToHost<float>(),
+              (std::vector<float>{static_cast<float>(third), 1.5f}));
     tape.Backward(Sum(Scale(Cast(narrow, DType::kF64), third)));
   }
   // The gradient passed through f32 on its way.

@@ -20,10 +20,14 @@ using Masks = std::vector<Mask>;
 class Layer : public Module {
  public:
   Variable operator()(const Variable& x) {
-    return Call(*this, [](Layer& self, const Variable& x) {
-      for (int i = 0; i < 2; ++i) self.masks.push_back(Dropout(x, 0.5).value().ToHost<double>());
-      return x;
-    }, x);
+    return Call(
+        *this,
+        [](Layer& self, const Variable& x) {
+          for (int i = 0; i < 2; ++i)
+            self.masks.push_back(Dropout(x, 0.5).value().ToHost<double>());
+          return x;
+        },
+        x);
   }
   Masks masks;
 };
@@ -35,7 +39,8 @@ class Stack : public Module {
     RegisterModule("b", b);
   }
   Variable operator()(const Variable& x) {
-    return Call(*this, [](Stack& self, const Variable& x) { return self.a(self.b(self.a(x))); }, x);
+    return Call(
+        *this, [](Stack& self, const Variable& x) { return self.a(self.b(self.a(x))); }, x);
   }
   // Of two calls of a, then one of b.
   Masks Take() {
@@ -54,7 +59,8 @@ struct Passing final : Interceptor {
 class RandomPathTest : public ::testing::Test {
  protected:
   Variable Ones(int64_t rows) {
-    return TensorOf<double>(device_, std::vector<double>(static_cast<size_t>(rows * 32), 1.0), {rows, 32});
+    return TensorOf<double>(device_, std::vector<double>(static_cast<size_t>(rows * 32), 1.0),
+                            {rows, 32});
   }
   Masks Run(Stack& model, RecordingOptions options, int calls = 1) {
     const int64_t rows = static_cast<int64_t>(options.samples.size());
@@ -89,9 +95,10 @@ TEST_F(RandomPathTest, SameRecordingOptionsGiveTheSameMasks) {
 TEST_F(RandomPathTest, SeedStepAndSampleChangeTheMasks) {
   Stack model;
   Masks all;
-  for (const RecordingOptions& options :
-       {RecordingOptions{.seed = 1, .step = 0, .samples = {0}}, RecordingOptions{.seed = 2, .step = 0, .samples = {0}},
-        RecordingOptions{.seed = 1, .step = 1, .samples = {0}}, RecordingOptions{.seed = 1, .step = 0, .samples = {1}}}) {
+  for (const RecordingOptions& options : {RecordingOptions{.seed = 1, .step = 0, .samples = {0}},
+                                          RecordingOptions{.seed = 2, .step = 0, .samples = {0}},
+                                          RecordingOptions{.seed = 1, .step = 1, .samples = {0}},
+                                          RecordingOptions{.seed = 1, .step = 0, .samples = {1}}}) {
     for (Mask& mask : Run(model, options)) all.push_back(std::move(mask));
   }
   ExpectAllDifferent(all);
@@ -141,7 +148,8 @@ TEST_F(RandomPathTest, SetSamplesChangesTheRowsOfTheCallsThatFollow) {
   }();
   Masks second_call = Run(model, {.seed = 1, .samples = {20}}, 2);
   // Of 12 masks, those of the second outermost call.
-  const Masks want = {second_call[4], second_call[5], second_call[6], second_call[7], second_call[10], second_call[11]};
+  const Masks want = {second_call[4], second_call[5],  second_call[6],
+                      second_call[7], second_call[10], second_call[11]};
   EXPECT_EQ(apart, want);
 }
 

@@ -25,7 +25,9 @@ class TapeErrorsTest : public ::testing::Test {
   Variable Leaf(const std::vector<double>& values) {
     return Variable::Leaf(TensorOf<double>(device_, values, {static_cast<int64_t>(values.size())}));
   }
-  Tensor F64(const Shape& shape, uint64_t seed = 1) { return NormalTensor(device_, DType::kF64, shape, seed); }
+  Tensor F64(const Shape& shape, uint64_t seed = 1) {
+    return NormalTensor(device_, DType::kF64, shape, seed);
+  }
 
   Device device_ = Device::Cpu();
   Tape tape_;
@@ -39,7 +41,9 @@ void ExpectError(const std::string& text, const std::vector<std::string>& parts)
 class FailingOp final : public Op {
  public:
   std::string_view name() const override { return "failing"; }
-  void Plan(std::span<const Tensor> in, OpPlan& plan) const override { plan.outputs = {{in[0].dtype(), in[0].shape()}}; }
+  void Plan(std::span<const Tensor> in, OpPlan& plan) const override {
+    plan.outputs = {{in[0].dtype(), in[0].shape()}};
+  }
   void Forward(OpForward& f) const override { f.outputs[0].data<double>()[0] = 1.0; }
   void Backward(OpBackward& b) const override {
     b.target(0);
@@ -50,12 +54,15 @@ class FailingOp final : public Op {
 // A stack of layers, to have a path: "body.first".
 class Pair : public Module {
  public:
-  Pair() : first_(2, 2, Initializer::Constant(1.0), DType::kF64), second_(2, 3, Initializer::Constant(1.0), DType::kF64) {
+  Pair()
+      : first_(2, 2, Initializer::Constant(1.0), DType::kF64),
+        second_(2, 3, Initializer::Constant(1.0), DType::kF64) {
     RegisterModule("first", first_);
     RegisterModule("second", second_);
   }
   Variable operator()(const Variable& x) {
-    return Call(*this, [](Pair& self, const Variable& x) { return self.second_(self.first_(x)); }, x);
+    return Call(
+        *this, [](Pair& self, const Variable& x) { return self.second_(self.first_(x)); }, x);
   }
   LinearLayer first_;
   LinearLayer second_;
@@ -65,7 +72,8 @@ class Tree : public Module {
  public:
   Tree() { RegisterModule("body", body_); }
   Variable operator()(const Variable& x) {
-    return Call(*this, [](Tree& self, const Variable& x) { return self.body_(x); }, x);
+    return Call(
+        *this, [](Tree& self, const Variable& x) { return self.body_(x); }, x);
   }
   Pair body_;
 };
@@ -75,7 +83,8 @@ TEST_F(TapeErrorsTest, SecondBackwardNeedsAReset) {
   const Recording on(tape_);
   const Variable y = Scale(x, 2.0);
   tape_.Backward(y);
-  ExpectError(ErrorOf([&] { tape_.Backward(y); }), {"[backward]", "reset the tape", "tape_errors_test.cc:"});
+  ExpectError(ErrorOf([&] { tape_.Backward(y); }),
+              {"[backward]", "reset the tape", "tape_errors_test.cc:"});
   EXPECT_EQ(x.grad().ToHost<double>(), std::vector<double>{2});
 }
 
@@ -92,9 +101,13 @@ TEST_F(TapeErrorsTest, SeedsMustFitTheirRoots) {
   const Recording on(tape_);
   const Variable y = Scale(Leaf({1, 2}), 2.0);
   const Device other = Device::Cpu({.index = 1});
-  for (const Tensor& seed : {F64({3}), Tensor(), NormalTensor(device_, DType::kF32, {2}, 1), NormalTensor(other, DType::kF64, {2}, 1)}) {
-    ExpectError(ErrorOf([&] { tape_.Backward({&y, 1}, {&seed, 1}); }),
-                {"[backward]", "root is f64 [2] on cpu:0", "seed is " + seed.ToString(), "tape_errors_test.cc"});
+  for (const Tensor& seed : {F64({3}), Tensor(), NormalTensor(device_, DType::kF32, {2}, 1),
+                             NormalTensor(other, DType::kF64, {2}, 1)}) {
+    ExpectError(ErrorOf([&] {
+                  tape_.Backward({&y, 1}, {&seed, 1});
+                }),
+                {"[backward]", "root is f64 [2] on cpu:0", "seed is " + seed.ToString(),
+                 "tape_errors_test.cc"});
   }
   ExpectError(ErrorOf([&] { tape_.Backward({&y, 1}, {}); }), {"1 roots", "0"});
 }
@@ -131,7 +144,8 @@ TEST_F(TapeErrorsTest, ParameterChangedBetweenForwardAndBackward) {
   const Recording on(tape_);
   const Variable y = Sum(model(F64({1, 2})));
   model.body_.first_.weight().MutableLocal();
-  ExpectError(ErrorOf([&] { tape_.Backward(y); }), {"[backward of linear]", "'body.first.weight' changed", "body.first)"});
+  ExpectError(ErrorOf([&] { tape_.Backward(y); }),
+              {"[backward of linear]", "'body.first.weight' changed", "body.first)"});
 }
 
 TEST_F(TapeErrorsTest, FrozenParameterChangedBetweenForwardAndBackward) {
@@ -146,18 +160,24 @@ TEST_F(TapeErrorsTest, FrozenParameterChangedBetweenForwardAndBackward) {
 
 TEST_F(TapeErrorsTest, ReadBeforeInitialisationNamesTheParameter) {
   Tree model;
-  ExpectError(ErrorOf([&] { model(F64({1, 2})); }), {"'body.first.weight'", "before it was initialised"});
-  ExpectError(ErrorOf([&] { model.body_.first_.weight().MutableLocal(); }), {"'body.first.weight'", "before it was"});
+  ExpectError(ErrorOf([&] {
+                model(F64({1, 2}));
+              }),
+              {"'body.first.weight'", "before it was initialised"});
+  ExpectError(ErrorOf([&] { model.body_.first_.weight().MutableLocal(); }),
+              {"'body.first.weight'", "before it was"});
 }
 
 TEST_F(TapeErrorsTest, ForwardErrorsHaveOpModulePathAndLine) {
   Tree model;
   Initialize(model, device_, 1);
   const std::string text = ErrorOf([&] { model(F64({4, 5})); });
-  ExpectError(text, {"[linear]", "x is f64 [4, 5] on cpu:0", "weight is f64 [2, 2] on cpu:0", "(in body.first)", "layers.cc:"});
+  ExpectError(text, {"[linear]", "x is f64 [4, 5] on cpu:0", "weight is f64 [2, 2] on cpu:0",
+                     "(in body.first)", "layers.cc:"});
   const Variable x = F64({2});
   const int line = __LINE__ + 1;
-  ExpectError(ErrorOf([&] { Add(x, F64({3})); }), {"[add]", "f64 [2]", "f64 [3]", "tape_errors_test.cc:" + std::to_string(line)});
+  ExpectError(ErrorOf([&] { Add(x, F64({3})); }),
+              {"[add]", "f64 [2]", "f64 [3]", "tape_errors_test.cc:" + std::to_string(line)});
 }
 
 TEST_F(TapeErrorsTest, UndefinedAndMixedDeviceOperandsAreNamed) {
@@ -166,9 +186,14 @@ TEST_F(TapeErrorsTest, UndefinedAndMixedDeviceOperandsAreNamed) {
   const Tensor labels = TensorOf<int64_t>(Device::Cpu({.index = 1}), {0, 1}, {2});
   ExpectError(ErrorOf([&] { Add(x, Variable()); }), {"[add]", "operand 1 is undefined"});
   ExpectError(ErrorOf([&] { Scale(Variable(), 1.0); }), {"[scale]", "operand 0 is undefined"});
-  ExpectError(ErrorOf([&] { Mul(x, there); }), {"operand 0, f64 [2, 2] on cpu:0", "operand 1, f64 [2, 2] on cpu:1"});
-  ExpectError(ErrorOf([&] { Concat(std::array{x, x, there}, 0); }), {"operand 0", "cpu:0", "operand 2", "cpu:1"});
-  ExpectError(ErrorOf([&] { CausalLmLoss()(x, labels); }), {"[cross_entropy]", "cpu:0", "i64 [2] on cpu:1"});
+  ExpectError(ErrorOf([&] { Mul(x, there); }),
+              {"operand 0, f64 [2, 2] on cpu:0", "operand 1, f64 [2, 2] on cpu:1"});
+  ExpectError(ErrorOf([&] {
+                Concat(std::array{x, x, there}, 0);
+              }),
+              {"operand 0", "cpu:0", "operand 2", "cpu:1"});
+  ExpectError(ErrorOf([&] { CausalLmLoss()(x, labels); }),
+              {"[cross_entropy]", "cpu:0", "i64 [2] on cpu:1"});
   ExpectError(ErrorOf([&] { CausalLmLoss()(x, Tensor()); }), {"operand 1 is undefined"});
   LinearLayer layer(2, 2, Initializer::Constant(1.0), DType::kF64);
   Initialize(layer, device_, 1);
@@ -181,23 +206,41 @@ TEST_F(TapeErrorsTest, MismatchedOperandsAreBothDescribed) {
   const Variable ids = TensorOf<int64_t>(device_, {0, 1}, {2});
   ExpectError(ErrorOf([&] { Mul(x, narrow); }), {"f64 [2, 3]", "f32 [2, 3]"});
   ExpectError(ErrorOf([&] { SiluMul(x, F64({3, 2})); }), {"f64 [2, 3]", "f64 [3, 2]"});
-  ExpectError(ErrorOf([&] { Linear(x, F64({4, 2})); }), {"x is f64 [2, 3]", "weight is f64 [4, 2]"});
+  ExpectError(ErrorOf([&] {
+                Linear(x, F64({4, 2}));
+              }),
+              {"x is f64 [2, 3]", "weight is f64 [4, 2]"});
   ExpectError(ErrorOf([&] { Matmul(x, x); }), {"a is f64 [2, 3]", "b is f64 [2, 3]"});
   ExpectError(ErrorOf([&] { Matmul(x, x, {true, true}); }), {"a (transposed)", "b (transposed)"});
-  ExpectError(ErrorOf([&] { EmbeddingLookup(x, x); }), {"ids is f64 [2, 3]", "table is f64 [2, 3]"});
+  ExpectError(ErrorOf([&] { EmbeddingLookup(x, x); }),
+              {"ids is f64 [2, 3]", "table is f64 [2, 3]"});
   ExpectError(ErrorOf([&] { EmbeddingLookup(ids, F64({1, 2})); }), {"[embedding]", "1"});
   ExpectError(ErrorOf([&] { RmsNorm(x, F64({2})); }), {"x is f64 [2, 3]", "weight is f64 [2]"});
-  ExpectError(ErrorOf([&] { Attention(F64({1, 2, 3, 4}), F64({1, 2, 2, 4}), F64({1, 2, 2, 4}), {}); }),
+  ExpectError(ErrorOf([&] {
+                Attention(F64({1, 2, 3, 4}), F64({1, 2, 2, 4}), F64({1, 2, 2, 4}), {});
+              }),
               {"[attention]", "q is f64 [1, 2, 3, 4]", "k is f64 [1, 2, 2, 4]"});
-  ExpectError(ErrorOf([&] { Concat(std::array{x, Variable(F64({2, 2}))}, 0); }), {"operand 0 is f64 [2, 3]", "operand 1 is f64 [2, 2]"});
+  ExpectError(ErrorOf([&] {
+                Concat(std::array{x, Variable(F64({2, 2}))}, 0);
+              }),
+              {"operand 0 is f64 [2, 3]", "operand 1 is f64 [2, 2]"});
   ExpectError(ErrorOf([&] { Reshape(x, {4, 2}); }), {"[reshape]", "f64 [2, 3]", "[4, 2]"});
   ExpectError(ErrorOf([&] { Slice(x, 1, 2, 4); }), {"[slice]", "[2, 4)"});
-  ExpectError(ErrorOf([&] { Split(x, 1, std::array<int64_t, 2>{1, 1}); }), {"[split]", "add up to 2"});
+  ExpectError(ErrorOf([&] {
+                Split(x, 1, std::array<int64_t, 2>{1, 1});
+              }),
+              {"[split]", "add up to 2"});
   ExpectError(ErrorOf([&] { Silu(ids); }), {"x is i64 [2]"});
-  ExpectError(ErrorOf([&] { Rope(F64({1, 5, 1, 2}), kernels::MakeRopeTables(device_, DType::kF64, 4, 2)); }), {"0 to 5"});
+  ExpectError(ErrorOf([&] {
+                Rope(F64({1, 5, 1, 2}), kernels::MakeRopeTables(device_, DType::kF64, 4, 2));
+              }),
+              {"0 to 5"});
   ExpectError(ErrorOf([&] { CausalLmLoss()(x, TensorOf<int64_t>(device_, {0}, {1})); }),
               {"logits is f64 [2, 3]", "labels is i64 [1]"});
-  ExpectError(ErrorOf([&] { CausalLmLoss()(x, TensorOf<int64_t>(device_, {0, 3}, {2})); }), {"[cross_entropy]", "3"});
+  ExpectError(ErrorOf([&] {
+                CausalLmLoss()(x, TensorOf<int64_t>(device_, {0, 3}, {2}));
+              }),
+              {"[cross_entropy]", "3"});
 }
 
 TEST_F(TapeErrorsTest, LeavesAreFloats) {
@@ -213,7 +256,8 @@ TEST_F(TapeErrorsTest, FailedBackwardLeavesNothingBehindAndTheNextStepIsRight) {
   {
     const Recording on(tape_);
     const Variable y = ApplyOne(std::make_shared<FailingOp>(), {Scale(x, 2.0)}, CallSite::Here());
-    ExpectError(ErrorOf([&] { tape_.Backward(Add(y, untouched)); }), {"[backward of failing]", "it broke", "tape_errors_test.cc"});
+    ExpectError(ErrorOf([&] { tape_.Backward(Add(y, untouched)); }),
+                {"[backward of failing]", "it broke", "tape_errors_test.cc"});
   }
   EXPECT_FALSE(x.grad().defined());
   EXPECT_FALSE(untouched.grad().defined()) << "leaves change only when all went well";

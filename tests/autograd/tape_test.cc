@@ -37,7 +37,9 @@ using Doubles = std::vector<double>;
 class ForkOp final : public Op {
  public:
   std::string_view name() const override { return "fork"; }
-  void Plan(std::span<const Tensor> in, OpPlan& plan) const override { plan.outputs = {{in[0].dtype(), in[0].shape()}}; }
+  void Plan(std::span<const Tensor> in, OpPlan& plan) const override {
+    plan.outputs = {{in[0].dtype(), in[0].shape()}};
+  }
   void Forward(OpForward& f) const override { AddInLoop(f); }
   void Backward(OpBackward& b) const override {
     b.Pass(0, b.grad());
@@ -47,7 +49,8 @@ class ForkOp final : public Op {
  private:
   static void AddInLoop(OpForward& f) {
     for (int64_t i = 0; i < f.outputs[0].numel(); ++i) {
-      f.outputs[0].data<double>()[i] = f.inputs[0].data<double>()[i] + f.inputs[1].data<double>()[i];
+      f.outputs[0].data<double>()[i] =
+          f.inputs[0].data<double>()[i] + f.inputs[1].data<double>()[i];
     }
   }
 };
@@ -261,7 +264,9 @@ TEST_F(TapeTest, LongChainsNeedNoStack) {
 
 TEST_F(TapeTest, BackwardAndResetLeaveNoActivations) {
   const Variable x = Leaf(Doubles(1024, 1.0));
-  const auto held = [&] { return device_.allocator().stats()[MemoryCategory::kActivation].current_bytes; };
+  const auto held = [&] {
+    return device_.allocator().stats()[MemoryCategory::kActivation].current_bytes;
+  };
   const int64_t before = held();
   {
     const Recording on(tape_);
@@ -276,7 +281,9 @@ TEST_F(TapeTest, BackwardAndResetLeaveNoActivations) {
 
 TEST_F(TapeTest, KeepsOnlyWhatBackwardReads) {
   const Variable x = Leaf(Doubles(1024, 1.0));
-  const auto held = [&] { return device_.allocator().stats()[MemoryCategory::kActivation].current_bytes; };
+  const auto held = [&] {
+    return device_.allocator().stats()[MemoryCategory::kActivation].current_bytes;
+  };
   const int64_t before = held();
   const Recording on(tape_);
   Variable y = x;
@@ -287,7 +294,9 @@ TEST_F(TapeTest, KeepsOnlyWhatBackwardReads) {
 TEST_F(TapeTest, InputsOfFrozenWeightsAreNotKept) {
   LinearLayer layer(1024, 1, Initializer::Constant(2.0), DType::kF64);
   Initialize(layer, device_, 1);
-  const auto held = [&] { return device_.allocator().stats()[MemoryCategory::kActivation].current_bytes; };
+  const auto held = [&] {
+    return device_.allocator().stats()[MemoryCategory::kActivation].current_bytes;
+  };
   const Variable x = Leaf(Doubles(1024, 1.0));
   const auto bytes_after_forward = [&](bool frozen) {
     layer.weight().set_requires_grad(!frozen);

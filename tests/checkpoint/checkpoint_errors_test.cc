@@ -29,10 +29,13 @@ void ExpectError(const std::string& text, const std::vector<std::string>& parts)
 class Leaking : public Module {
  public:
   Variable operator()(const Variable& x) {
-    return Call(*this, [](Leaking& self, const Variable& x) {
-      self.leaked = Scale(x, 3.0);
-      return Scale(x, 2.0);
-    }, x);
+    return Call(
+        *this,
+        [](Leaking& self, const Variable& x) {
+          self.leaked = Scale(x, 3.0);
+          return Scale(x, 2.0);
+        },
+        x);
   }
   Variable leaked;
 };
@@ -48,7 +51,8 @@ TEST_F(CheckpointErrorsTest, VariableThatWasNotReturnedNamesTheRegion) {
   const Recording on(tape_);
   const Variable y = parent.child(Leaf({1, 2}));
   const Variable leaked = parent.child.leaked;
-  ExpectError(ErrorOf([&] { Add(y, leaked); }), {"[add]", "operand 1", "checkpointed region in leaking", "return it", "Detach()"});
+  ExpectError(ErrorOf([&] { Add(y, leaked); }),
+              {"[add]", "operand 1", "checkpointed region in leaking", "return it", "Detach()"});
   ExpectError(ErrorOf([&] { tape_.Backward(Sum(leaked)); }), {"checkpointed region in leaking"});
   EXPECT_EQ(ErrorOf([&] { Add(y, leaked.Detach()); }), "no error");
   parent.child.leaked = Variable();
@@ -67,14 +71,17 @@ TEST_F(CheckpointErrorsTest, RecomputeWithOtherOpsIsRefusedWithBothCounts) {
   const Variable x = Leaf({1, 2});
   const Recording on(tape_);
   auto runs = std::make_shared<int>(0);
-  const Variable y = Checkpoint([runs](const Variable& in) {
-    Variable out = in;
-    for (int i = 0; i < 3 + 2 * *runs; ++i) out = Scale(out, 2.0);
-    ++*runs;
-    return out;
-  }, x);
+  const Variable y = Checkpoint(
+      [runs](const Variable& in) {
+        Variable out = in;
+        for (int i = 0; i < 3 + 2 * *runs; ++i) out = Scale(out, 2.0);
+        ++*runs;
+        return out;
+      },
+      x);
   ExpectError(ErrorOf([&] { tape_.Backward(Sum(y)); }),
-              {"[backward of checkpoint]", "recompute differs", "recorded 3 ops and 1 outputs", "this one 5 and 1"});
+              {"[backward of checkpoint]", "recompute differs", "recorded 3 ops and 1 outputs",
+               "this one 5 and 1"});
   EXPECT_FALSE(x.grad().defined());
 }
 
@@ -82,19 +89,24 @@ TEST_F(CheckpointErrorsTest, RecomputeWithOtherShapesIsRefusedWithBoth) {
   const Variable x = Leaf({1, 2, 3});
   const Recording on(tape_);
   auto runs = std::make_shared<int>(0);
-  const Variable y = Checkpoint([runs](const Variable& in) { return Slice(in, 0, (*runs)++, 3); }, x);
-  ExpectError(ErrorOf([&] { tape_.Backward(Sum(y)); }), {"recompute differs", "output 0 was f64 [3]", "now f64 [2]"});
+  const Variable y =
+      Checkpoint([runs](const Variable& in) { return Slice(in, 0, (*runs)++, 3); }, x);
+  ExpectError(ErrorOf([&] { tape_.Backward(Sum(y)); }),
+              {"recompute differs", "output 0 was f64 [3]", "now f64 [2]"});
 }
 
 TEST_F(CheckpointErrorsTest, RecomputeWithOtherOutputsIsRefused) {
   const Variable x = Leaf({1, 2, 3});
   const Recording on(tape_);
   auto runs = std::make_shared<int>(0);
-  const std::vector<Variable> ys = Checkpoint([runs](const Variable& in) {
-    const Variable y = Scale(in, 2.0);
-    return (*runs)++ == 0 ? std::vector<Variable>{y} : std::vector<Variable>{in};
-  }, x);
-  ExpectError(ErrorOf([&] { tape_.Backward(Sum(ys[0])); }), {"recompute differs", "1 outputs, this one 1 and 0"});
+  const std::vector<Variable> ys = Checkpoint(
+      [runs](const Variable& in) {
+        const Variable y = Scale(in, 2.0);
+        return (*runs)++ == 0 ? std::vector<Variable>{y} : std::vector<Variable>{in};
+      },
+      x);
+  ExpectError(ErrorOf([&] { tape_.Backward(Sum(ys[0])); }),
+              {"recompute differs", "1 outputs, this one 1 and 0"});
 }
 
 TEST_F(CheckpointErrorsTest, ChangedParameterIsFoundBeforeAnythingIsRecomputed) {
@@ -120,10 +132,12 @@ TEST_F(CheckpointErrorsTest, FailedRecomputeLeavesNothingAndTheNextStepIsRight) 
   {
     const Recording on(tape_);
     auto runs = std::make_shared<int>(0);
-    const Variable y = Checkpoint([runs](const Variable& in) {
-      if ((*runs)++ > 0) ThrowInvalidArgument("not again");
-      return Silu(in);
-    }, x);
+    const Variable y = Checkpoint(
+        [runs](const Variable& in) {
+          if ((*runs)++ > 0) ThrowInvalidArgument("not again");
+          return Silu(in);
+        },
+        x);
     ExpectError(ErrorOf([&] { tape_.Backward(Sum(Add(y, x))); }), {"not again"});
   }
   tape_.Reset();
@@ -146,7 +160,9 @@ TEST_F(CheckpointErrorsTest, WrapperThatFailsAfterTheBodyLeavesNoResult) {
   parent.child.AddInterceptor(std::make_shared<Failing>());
   Checkpoint(parent.child);
   const Variable x = Leaf({1, 2});
-  const auto held = [&] { return device_.allocator().stats()[MemoryCategory::kActivation].current_bytes; };
+  const auto held = [&] {
+    return device_.allocator().stats()[MemoryCategory::kActivation].current_bytes;
+  };
   const int64_t before = held();
   const Recording on(tape_);
   {
@@ -161,7 +177,9 @@ TEST_F(CheckpointErrorsTest, WrapperThatFailsAfterTheBodyLeavesNoResult) {
 TEST_F(CheckpointErrorsTest, ErrorInTheFirstPassLeavesTheTapeUsable) {
   const Variable x = Leaf({1, 2});
   const Recording on(tape_);
-  ExpectError(ErrorOf([&] { Checkpoint([](const Variable& in) { return Add(in, Variable()); }, x); }), {"[add]", "undefined"});
+  ExpectError(
+      ErrorOf([&] { Checkpoint([](const Variable& in) { return Add(in, Variable()); }, x); }),
+      {"[add]", "undefined"});
   tape_.Backward(Sum(Scale(x, 2.0)));
   EXPECT_EQ(x.grad().ToHost<double>(), (std::vector<double>{2, 2}));
 }

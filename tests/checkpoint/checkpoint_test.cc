@@ -23,8 +23,12 @@ class CheckpointTest : public ::testing::Test {
   Variable Leaf(const std::vector<double>& values) {
     return Variable::Leaf(TensorOf<double>(device_, values, {static_cast<int64_t>(values.size())}));
   }
-  int64_t Activations() const { return device_.allocator().stats()[MemoryCategory::kActivation].current_bytes; }
-  int64_t Peak() const { return device_.allocator().stats()[MemoryCategory::kActivation].peak_bytes; }
+  int64_t Activations() const {
+    return device_.allocator().stats()[MemoryCategory::kActivation].current_bytes;
+  }
+  int64_t Peak() const {
+    return device_.allocator().stats()[MemoryCategory::kActivation].peak_bytes;
+  }
 
   // Runs `calls` forwards, one backward of their sum; the gradients of all parameters.
   std::vector<Tensor> Gradients(Stack& model, int calls = 1) {
@@ -40,11 +44,13 @@ class CheckpointTest : public ::testing::Test {
     }
     tape_.Reset();
     std::vector<Tensor> gradients;
-    for (const Parameter& parameter : model.parameters()) gradients.push_back(parameter.local_grad());
+    for (const Parameter& parameter : model.parameters())
+      gradients.push_back(parameter.local_grad());
     return gradients;
   }
 
-  void ExpectSameBitsAsPlain(DType dtype, int blocks, int repeats, int calls, const std::function<void(Stack&)>& wrap) {
+  void ExpectSameBitsAsPlain(DType dtype, int blocks, int repeats, int calls,
+                             const std::function<void(Stack&)>& wrap) {
     Stack plain(dtype, blocks, repeats);
     Stack wrapped(dtype, blocks, repeats);
     wrap(wrapped);
@@ -53,9 +59,11 @@ class CheckpointTest : public ::testing::Test {
     ASSERT_EQ(got.size(), want.size());
     for (size_t i = 0; i < want.size(); ++i) {
       ASSERT_TRUE(want[i].defined());
-      EXPECT_TRUE(SameBits(got[i], want[i])) << plain.parameters()[i].name() << " in " << NameOf(dtype);
+      EXPECT_TRUE(SameBits(got[i], want[i]))
+          << plain.parameters()[i].name() << " in " << NameOf(dtype);
     }
-    EXPECT_EQ(plain.block(0).runs * 2, wrapped.block(0).runs) << "the first block was not recomputed";
+    EXPECT_EQ(plain.block(0).runs * 2, wrapped.block(0).runs)
+        << "the first block was not recomputed";
   }
 
   Device device_ = Device::Cpu();
@@ -66,13 +74,17 @@ using Doubles = std::vector<double>;
 
 TEST_F(CheckpointTest, GradientsHaveTheSameBits) {
   for (DType dtype : {DType::kF32, DType::kF64}) {
-    ExpectSameBitsAsPlain(dtype, 3, 1, 1, [](Stack& s) { for (int i = 0; i < 3; ++i) Checkpoint(s.block(i)); });
+    ExpectSameBitsAsPlain(dtype, 3, 1, 1, [](Stack& s) {
+      for (int i = 0; i < 3; ++i) Checkpoint(s.block(i));
+    });
   }
 }
 
 TEST_F(CheckpointTest, ModuleCalledManyTimesBeforeOneBackward) {
   for (DType dtype : {DType::kF32, DType::kF64}) {
-    ExpectSameBitsAsPlain(dtype, 2, 3, 2, [](Stack& s) { for (int i = 0; i < 2; ++i) Checkpoint(s.block(i)); });
+    ExpectSameBitsAsPlain(dtype, 2, 3, 2, [](Stack& s) {
+      for (int i = 0; i < 2; ++i) Checkpoint(s.block(i));
+    });
   }
 }
 
@@ -93,7 +105,8 @@ TEST_F(CheckpointTest, NestedCheckpoints) {
   Checkpoint(nested);
   const std::vector<Tensor> want = Gradients(plain);
   const std::vector<Tensor> got = Gradients(nested);
-  for (size_t i = 0; i < want.size(); ++i) EXPECT_TRUE(SameBits(got[i], want[i])) << plain.parameters()[i].name();
+  for (size_t i = 0; i < want.size(); ++i)
+    EXPECT_TRUE(SameBits(got[i], want[i])) << plain.parameters()[i].name();
   // Once in the forward, once for the outer region's recompute, once for its own.
   EXPECT_EQ(nested.block(0).runs, plain.block(0).runs * 3);
 }
@@ -159,7 +172,9 @@ TEST_F(CheckpointTest, SeveralOutputsSomeUnusedSomeNoTensors) {
   const Variable x = Leaf({1, 2});
   const Recording on(tape_);
   auto run = [](const Variable& in) {
-    return std::make_tuple(Scale(in, 2.0), 17, std::vector<Variable>{Scale(in, 3.0), Scale(in, 4.0)}, std::optional<Variable>());
+    return std::make_tuple(Scale(in, 2.0), 17,
+                           std::vector<Variable>{Scale(in, 3.0), Scale(in, 4.0)},
+                           std::optional<Variable>());
   };
   const auto [a, number, list, none] = Checkpoint(run, x);
   EXPECT_EQ(number, 17);
@@ -172,7 +187,8 @@ TEST_F(CheckpointTest, InputReturnedAsItselfIsItself) {
   const Variable x = Leaf({1, 2});
   const Recording on(tape_);
   const Variable mid = Scale(x, 10.0);
-  const auto [same, more] = Checkpoint([](const Variable& in) { return std::make_pair(in, Scale(in, 2.0)); }, mid);
+  const auto [same, more] =
+      Checkpoint([](const Variable& in) { return std::make_pair(in, Scale(in, 2.0)); }, mid);
   EXPECT_EQ(same.ident(), mid.ident());
   tape_.Backward(Sum(Add(same, more)));
   EXPECT_EQ(x.grad().ToHost<double>(), (Doubles{30, 30}));
@@ -181,10 +197,12 @@ TEST_F(CheckpointTest, InputReturnedAsItselfIsItself) {
 TEST_F(CheckpointTest, VariableReturnedTwiceIsOneVariable) {
   const Variable x = Leaf({1, 2});
   const Recording on(tape_);
-  const auto [a, b] = Checkpoint([](const Variable& in) {
-    const Variable y = Scale(in, 2.0);
-    return std::make_pair(y, y);
-  }, x);
+  const auto [a, b] = Checkpoint(
+      [](const Variable& in) {
+        const Variable y = Scale(in, 2.0);
+        return std::make_pair(y, y);
+      },
+      x);
   EXPECT_EQ(a.ident(), b.ident());
   tape_.Backward(Sum(Mul(a, b)));
   EXPECT_EQ(x.grad().ToHost<double>(), (Doubles{8, 16}));
@@ -197,9 +215,12 @@ TEST_F(CheckpointTest, FunctionMayReturnALoss) {
   Tensor plain;
   for (bool checkpointed : {false, true}) {
     const Recording on(tape_);
-    const LossSum sum = checkpointed
-                            ? Checkpoint([loss, labels](const Variable& in) { return loss(Scale(in, 2.0), labels); }, logits)
-                            : loss(Scale(logits, 2.0), labels);
+    const LossSum sum =
+        checkpointed
+            ? Checkpoint(
+                  [loss, labels](const Variable& in) { return loss(Scale(in, 2.0), labels); },
+                  logits)
+            : loss(Scale(logits, 2.0), labels);
     EXPECT_EQ(sum.items, 2);
     tape_.Backward(sum.value);
     tape_.Reset();
@@ -249,7 +270,8 @@ TEST_F(CheckpointTest, PeakIsLowerByWhatTheRegionsSave) {
     x.ClearGrad();
     EXPECT_EQ(Activations(), before) << "nothing stays after backward and reset";
   }
-  // Plain: every output until the walk reaches it, the last one beside its gradient and the next gradient.
+  // Plain: every output until the walk reaches it, the last one beside its gradient and the next
+  // gradient.
   const int64_t slack = 1024;
   EXPECT_LE(std::abs(peaks[0] - (kRegions * kOps + 2) * one), slack + one) << peaks[0] / one;
   // Checkpointed: the outputs of the regions, those of one region's recompute, two gradients.

@@ -27,12 +27,15 @@ class Block : public Module {
     RegisterModule("down", down_);
   }
   Variable operator()(const Variable& x) {
-    return Call(*this, [](Block& self, const Variable& x) {
-      ++self.runs;
-      const std::array<int64_t, 2> halves = {kFfn, kFfn};
-      const std::vector<Variable> parts = Split(self.up_(self.norm_(x)), 1, halves);
-      return Add(x, Dropout(self.down_(SiluMul(parts[0], parts[1])), 0.2));
-    }, x);
+    return Call(
+        *this,
+        [](Block& self, const Variable& x) {
+          ++self.runs;
+          const std::array<int64_t, 2> halves = {kFfn, kFfn};
+          const std::vector<Variable> parts = Split(self.up_(self.norm_(x)), 1, halves);
+          return Add(x, Dropout(self.down_(SiluMul(parts[0], parts[1])), 0.2));
+        },
+        x);
   }
   const Parameter& up() const { return up_.weight(); }
   int runs = 0;
@@ -56,13 +59,16 @@ class Stack : public Module {
     }
   }
   Variable operator()(const Variable& ids) {
-    return Call(*this, [](Stack& self, const Variable& ids) {
-      Variable x = self.embedding_(ids);
-      for (int r = 0; r < self.repeats_; ++r) {
-        for (auto& block : self.blocks_) x = (*block)(x);
-      }
-      return x;
-    }, ids);
+    return Call(
+        *this,
+        [](Stack& self, const Variable& ids) {
+          Variable x = self.embedding_(ids);
+          for (int r = 0; r < self.repeats_; ++r) {
+            for (auto& block : self.blocks_) x = (*block)(x);
+          }
+          return x;
+        },
+        ids);
   }
   Block& block(int i) { return *blocks_[static_cast<size_t>(i)]; }
   EmbeddingLayer& embedding() { return embedding_; }

@@ -1,4 +1,5 @@
-// Misuse of sharded models is an error that names parameter, unit and phase; a failure is a failure for all.
+// Misuse of sharded models is an error that names parameter, unit and phase; a failure is a failure
+// for all.
 
 #include <gtest/gtest.h>
 
@@ -34,8 +35,10 @@ TEST(ShardErrors, ReadOfAShardedParameterNamesItItsUnitAndThePhase) {
       Tape tape;
       const Recording on(tape);
       const Variable loss = Energy(model(InputOf(world.device(), world.rank()), {0}));
-      ExpectError(ErrorOf([&] { whole.data<double>(); }), {"'block0.up.weight'", "phase: after a forward"});
-      ExpectError(ErrorOf([&] { Scale(Variable(whole), 2.0); }), {"[scale]", "'block0.up.weight'", "after a forward"});
+      ExpectError(ErrorOf([&] { whole.data<double>(); }),
+                  {"'block0.up.weight'", "phase: after a forward"});
+      ExpectError(ErrorOf([&] { Scale(Variable(whole), 2.0); }),
+                  {"[scale]", "'block0.up.weight'", "after a forward"});
       tape.Backward(loss);
       ExpectError(ErrorOf([&] { whole.data<double>(); }), {"phase: after a backward"});
     });
@@ -52,9 +55,11 @@ TEST(ShardErrors, RecordedReadOutsideACallIsRefusedAlsoWhileGathered) {
       const Recording on(tape);
       model(InputOf(world.device(), world.rank()), {0});
       ASSERT_TRUE(UnitOf(model)->unsharded());
-      ExpectError(ErrorOf([&] { Energy(model.head.weight()); }),
-                  {"[mul]", "'head.weight'", "unit 'the root module'", "outside a call", "UnitScope"});
-      ExpectError(ErrorOf([&] { Energy(model.block(0).up.weight()); }), {"'block0.up.weight'", "unit 'block0'"});
+      ExpectError(
+          ErrorOf([&] { Energy(model.head.weight()); }),
+          {"[mul]", "'head.weight'", "unit 'the root module'", "outside a call", "UnitScope"});
+      ExpectError(ErrorOf([&] { Energy(model.block(0).up.weight()); }),
+                  {"'block0.up.weight'", "unit 'block0'"});
       const UnitScope scope(model);
       EXPECT_EQ(ErrorOf([&] { Energy(model.head.weight()); }), "no error");
     });
@@ -71,7 +76,8 @@ TEST(ShardErrors, ReadAfterAChangeInTheSameCallIsRefused) {
       const Recording on(tape);
       const UnitScope scope(model);
       model.head.weight().MutableLocal();
-      ExpectError(ErrorOf([&] { Energy(model.head.weight()); }), {"'head.weight'", "changed in the same call"});
+      ExpectError(ErrorOf([&] { Energy(model.head.weight()); }),
+                  {"'head.weight'", "changed in the same call"});
     });
   }
 }
@@ -87,7 +93,8 @@ TEST(ShardErrors, ParameterChangedBetweenForwardAndBackward) {
         const Recording on(tape);
         const Variable loss = Energy(model(InputOf(world.device(), world.rank()), {0}));
         model.block(0).down.weight().MutableLocal();
-        ExpectError(ErrorOf([&] { tape.Backward(loss); }), {"'block0.down.weight' changed between forward and backward"});
+        ExpectError(ErrorOf([&] { tape.Backward(loss); }),
+                    {"'block0.down.weight' changed between forward and backward"});
       });
     });
     // The failure of a step ends the world of several ranks.
@@ -118,7 +125,8 @@ TEST(ShardErrors, FullyShardRefuses) {
       User user{tied.a.weight()};
     } root;
     FullyShard(root.tied, world.mesh());
-    ExpectError(ErrorOf([&] { FullyShard(root.tied, world.mesh()); }), {"[FullyShard]", "a unit already", "(in tied)"});
+    ExpectError(ErrorOf([&] { FullyShard(root.tied, world.mesh()); }),
+                {"[FullyShard]", "a unit already", "(in tied)"});
     ExpectError(ErrorOf([&] { FullyShard(root.user, world.mesh()); }),
                 {"[FullyShard]", "'tied.a.weight'", "shared with tied", "(in user)"});
     EXPECT_EQ(ErrorOf([&] { FullyShard(root, world.mesh()); }), "no error");
@@ -127,7 +135,8 @@ TEST(ShardErrors, FullyShardRefuses) {
     ExpectError(ErrorOf([&] { FullyShard(empty, world.mesh()); }), {"'weight' has no elements"});
     LinearLayer elsewhere(2, 2, Initializer::Constant(1.0));
     Initialize(elsewhere, Device::Cpu({.index = 3}), 1);
-    ExpectError(ErrorOf([&] { FullyShard(elsewhere, world.mesh()); }), {"'weight' is on cpu:3", "computes on cpu:0"});
+    ExpectError(ErrorOf([&] { FullyShard(elsewhere, world.mesh()); }),
+                {"'weight' is on cpu:3", "computes on cpu:0"});
     ExpectError(ErrorOf([&] { FullyShard(elsewhere, Mesh()); }), {"undefined mesh"});
     ExpectError(ErrorOf([&] { UnitScope scope(elsewhere); }), {"[UnitScope]", "not a unit"});
   });
@@ -140,7 +149,9 @@ class FailingBackwardOp final : public Op {
  public:
   explicit FailingBackwardOp(bool fails) : fails_(fails) {}
   std::string_view name() const override { return "failing"; }
-  void Plan(std::span<const Tensor> in, OpPlan& plan) const override { plan.outputs = {{in[0].dtype(), in[0].shape()}}; }
+  void Plan(std::span<const Tensor> in, OpPlan& plan) const override {
+    plan.outputs = {{in[0].dtype(), in[0].shape()}};
+  }
   void Forward(OpForward& f) const override { kernels::Copy(f.inputs[0], f.outputs[0]); }
   void Backward(OpBackward& b) const override {
     if (fails_) ThrowInvalidArgument("rank 0 broke in backward");
@@ -154,16 +165,25 @@ class FailingBackwardOp final : public Op {
 // One block and something that breaks on rank 0.
 class Breaking : public Module {
  public:
-  Breaking(Phase phase, bool breaks) : phase(phase), breaks(breaks) { RegisterModule("block", block); }
+  Breaking(Phase phase, bool breaks) : phase(phase), breaks(breaks) {
+    RegisterModule("block", block);
+  }
   Variable operator()(const Variable& x) {
-    return Call(*this, [](Breaking& self, const Variable& x) {
-      ++self.runs;
-      Variable y = self.block(x);
-      if (self.breaks && self.phase == Phase::kForward) ThrowInvalidArgument("rank 0 broke in forward");
-      if (self.breaks && self.phase == Phase::kRecompute && self.runs == 2) ThrowInvalidArgument("rank 0 broke in recompute");
-      y = ApplyOne(std::make_shared<FailingBackwardOp>(self.breaks && self.phase == Phase::kBackward), {y}, CallSite::Here());
-      return self.block(y);
-    }, x);
+    return Call(
+        *this,
+        [](Breaking& self, const Variable& x) {
+          ++self.runs;
+          Variable y = self.block(x);
+          if (self.breaks && self.phase == Phase::kForward)
+            ThrowInvalidArgument("rank 0 broke in forward");
+          if (self.breaks && self.phase == Phase::kRecompute && self.runs == 2)
+            ThrowInvalidArgument("rank 0 broke in recompute");
+          y = ApplyOne(
+              std::make_shared<FailingBackwardOp>(self.breaks && self.phase == Phase::kBackward),
+              {y}, CallSite::Here());
+          return self.block(y);
+        },
+        x);
   }
   Phase phase;
   bool breaks;
@@ -192,36 +212,41 @@ TEST_P(FailureTest, OtherRanksThrowWithinSecondsWithTheTextAndLaterCallsAreRefus
   std::mutex mutex;
   std::vector<std::string> errors(2);
   // The world has failed, so it cannot be finished: this is the error that ends the run.
-  ExpectError(ErrorOf([&] {
-    RunRanks(2, [&](World& world) {
-      Breaking model(GetParam(), world.rank() == 0);
-      Wrap(model, world.mesh());
-      Initialize(model, world.device(), 1);
-      Tape tape;
-      const std::string text = ErrorOf([&] {
-        const Recording on(tape);
-        for (int step = 0; step < 3; ++step) {
-          tape.Backward(Loss(model, world));
+  ExpectError(
+      ErrorOf([&] {
+        RunRanks(2, [&](World& world) {
+          Breaking model(GetParam(), world.rank() == 0);
+          Wrap(model, world.mesh());
+          Initialize(model, world.device(), 1);
+          Tape tape;
+          const std::string text = ErrorOf([&] {
+            const Recording on(tape);
+            for (int step = 0; step < 3; ++step) {
+              tape.Backward(Loss(model, world));
+              tape.Reset();
+            }
+          });
+          {
+            const std::lock_guard<std::mutex> lock(mutex);
+            errors[static_cast<size_t>(world.rank())] = text;
+          }
           tape.Reset();
-        }
-      });
-      {
-        const std::lock_guard<std::mutex> lock(mutex);
-        errors[static_cast<size_t>(world.rank())] = text;
-      }
-      tape.Reset();
-      ExpectError(ErrorOf([&] { model(InputOf(world.device(), world.rank())); }), {"an earlier step failed", "new World"});
-      ExpectError(ErrorOf([&] { Recover(model); }), {"an earlier step failed", "new World"});
-    });
-  }), {GetParam() == Phase::kScope ? "UnitScope of 'block'" : "rank 0 broke in"});
+          ExpectError(ErrorOf([&] { model(InputOf(world.device(), world.rank())); }),
+                      {"an earlier step failed", "new World"});
+          ExpectError(ErrorOf([&] { Recover(model); }), {"an earlier step failed", "new World"});
+        });
+      }),
+      {GetParam() == Phase::kScope ? "UnitScope of 'block'" : "rank 0 broke in"});
   EXPECT_TRUE(Contains(errors[0], "rank 0 broke in"));
-  EXPECT_TRUE(Contains(errors[1], GetParam() == Phase::kScope ? "UnitScope of 'block'" : "rank 0 broke in"));
+  EXPECT_TRUE(Contains(errors[1],
+                       GetParam() == Phase::kScope ? "UnitScope of 'block'" : "rank 0 broke in"));
   EXPECT_TRUE(Contains(errors[1], "rank 0"));
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
 }
 
 INSTANTIATE_TEST_SUITE_P(Phases, FailureTest,
-                         ::testing::Values(Phase::kForward, Phase::kBackward, Phase::kRecompute, Phase::kScope));
+                         ::testing::Values(Phase::kForward, Phase::kBackward, Phase::kRecompute,
+                                           Phase::kScope));
 
 TEST(Recovery, NextStepOfOneRankIsRightAfterAnyFailure) {
   for (Phase phase : {Phase::kForward, Phase::kBackward, Phase::kRecompute, Phase::kScope}) {
@@ -247,11 +272,15 @@ TEST(Recovery, NextStepOfOneRankIsRightAfterAnyFailure) {
       Tape tape;
       ExpectError(ErrorOf([&] { run(model, tape); }), {"broke"});
       model.breaks = false;
-      ExpectError(ErrorOf([&] { run(model, tape); }), {"an earlier step failed", phase == Phase::kScope ? "UnitScope of 'block'" : "broke", "Recover()"});
+      ExpectError(ErrorOf([&] { run(model, tape); }),
+                  {"an earlier step failed",
+                   phase == Phase::kScope ? "UnitScope of 'block'" : "broke", "Recover()"});
       Recover(model);
       tape.Reset();
-      for (const Parameter& parameter : model.parameters()) EXPECT_FALSE(parameter.local_grad().defined()) << parameter.name();
-      for (const Unit* unit : UnitsOf(model)) EXPECT_FALSE(unit->unsharded() || unit->open()) << unit->name();
+      for (const Parameter& parameter : model.parameters())
+        EXPECT_FALSE(parameter.local_grad().defined()) << parameter.name();
+      for (const Unit* unit : UnitsOf(model))
+        EXPECT_FALSE(unit->unsharded() || unit->open()) << unit->name();
       run(model, tape);
       ExpectClose(GradientsOf(model, nullptr), want);
     });
@@ -265,7 +294,8 @@ TEST(Recovery, FailedEvaluationFailsTheModelToo) {
     Initialize(model, world.device(), 1);
     const Variable wrong = NormalTensor(world.device(), DType::kF64, {2, 4}, 1);
     EXPECT_NE(ErrorOf([&] { model(wrong, {0}); }), "no error");
-    for (const Unit* unit : UnitsOf(model)) EXPECT_FALSE(unit->unsharded() || unit->open()) << unit->name();
+    for (const Unit* unit : UnitsOf(model))
+      EXPECT_FALSE(unit->unsharded() || unit->open()) << unit->name();
     ExpectError(ErrorOf([&] { model(InputOf(world.device(), 0), {0}); }), {"Recover()"});
     Recover(model);
     EXPECT_EQ(ErrorOf([&] { model(InputOf(world.device(), 0), {0}); }), "no error");

@@ -1,15 +1,14 @@
-// Gradients of a sharded model are those of the plain model, whatever is called how often and by whom.
+// Gradients of a sharded model are those of the plain model, whatever is called how often and by
+// whom.
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <vector>
 
-#include "sherd/checkpoint/checkpoint.h"
 #include "sherd/runtime/comm/delayed_group.h"
 #include "sherd/runtime/kernels/elementwise.h"
 #include "tests/shard/model.h"
@@ -17,42 +16,13 @@
 namespace sherd::testing {
 namespace {
 
-// What one rank's step adds to the loss.
-using Loss = std::function<Variable(ShardModel&, const Device&, int rank)>;
-
-// The sum over ranks of the gradients of `loss`, on one plain model.
-Whole PlainGradients(int ranks, const Loss& loss) {
-  const Device device = Device::Cpu();
-  ShardModel model;
-  Initialize(model, device, 1);
-  Tape tape;
-  for (int rank = 0; rank < ranks; ++rank) {
-    const Recording on(tape);
-    const Variable value = loss(model, device, rank);
-    if (value.requires_grad()) tape.Backward(value);
-    tape.Reset();
-  }
-  return GradientsOf(model, nullptr);
-}
-
-void ExpectPlainGradients(int ranks, const Loss& loss, FullyShardOptions options = {}, RankOptions rank_options = {}) {
-  SCOPED_TRACE(ranks);
-  const Whole want = PlainGradients(ranks, loss);
-  RunRanks(ranks, [&](World& world) {
-    ShardModel model;
-    ShardAll(model, world.mesh(), options);
-    Initialize(model, world.device(), 1);
-    Tape tape;
-    const Recording on(tape);
-    tape.Backward(loss(model, world.device(), world.rank()));
-    ExpectClose(GradientsOf(model, &world.group()), want);
-  }, rank_options);
-}
-
 TEST(ShardedGradients, SumOverRanks) {
   for (int ranks : {1, 2, 3, 4}) {
     for (bool reshard : {true, false}) {
-      ExpectPlainGradients(ranks, [](ShardModel& m, const Device& d, int r) { return Energy(m(InputOf(d, r), {0, 1, 2})); },
+      ExpectPlainGradients(ranks,
+                           [](ShardModel& m, const Device& d, int r) {
+                             return Energy(m(InputOf(d, r), {0, 1, 2}));
+                           },
                            {.reshard_after_forward = reshard});
     }
   }
@@ -60,18 +30,24 @@ TEST(ShardedGradients, SumOverRanks) {
 
 TEST(ShardedGradients, BlocksCalledSeveralTimesAndNotAtAll) {
   for (int ranks : {1, 2, 3}) {
-    ExpectPlainGradients(ranks, [](ShardModel& m, const Device& d, int r) { return Energy(m(InputOf(d, r), {0, 2, 0, 0})); });
+    ExpectPlainGradients(ranks, [](ShardModel& m, const Device& d, int r) {
+      return Energy(m(InputOf(d, r), {0, 2, 0, 0}));
+    });
   }
 }
 
 TEST(ShardedGradients, ManyForwardsBeforeOneBackward) {
   for (int ranks : {1, 2, 3}) {
     for (bool reshard : {true, false}) {
-      ExpectPlainGradients(ranks, [](ShardModel& m, const Device& d, int r) {
-        Variable loss = Energy(m(InputOf(d, r), {0, 1, 2}));
-        for (uint64_t k = 1; k < 4; ++k) loss = Add(loss, Scale(Energy(m(InputOf(d, r, k), {1, 0})), 1.0 + static_cast<double>(k)));
-        return loss;
-      }, {.reshard_after_forward = reshard});
+      ExpectPlainGradients(ranks,
+                           [](ShardModel& m, const Device& d, int r) {
+                             Variable loss = Energy(m(InputOf(d, r), {0, 1, 2}));
+                             for (uint64_t k = 1; k < 4; ++k)
+                               loss = Add(loss, Scale(Energy(m(InputOf(d, r, k), {1, 0})),
+                                                      1.0 + static_cast<double>(k)));
+                             return loss;
+                           },
+                           {.reshard_after_forward = reshard});
     }
   }
 }
@@ -80,15 +56,19 @@ TEST(ShardedGradients, ManyForwardsBeforeOneBackward) {
 class Choosing : public Module {
  public:
   Choosing()
-      : always(4, 4, Initializer::Normal(0.4), DType::kF64), sometimes(4, 4, Initializer::Normal(0.4), DType::kF64) {
+      : always(4, 4, Initializer::Normal(0.4), DType::kF64),
+        sometimes(4, 4, Initializer::Normal(0.4), DType::kF64) {
     RegisterModule("always", always);
     RegisterModule("sometimes", sometimes);
   }
   Variable operator()(const Variable& x, bool use) {
-    return Call(*this, [](Choosing& self, const Variable& x, bool use) {
-      const Variable y = self.always(x);
-      return use ? self.sometimes(y) : y;
-    }, x, use);
+    return Call(
+        *this,
+        [](Choosing& self, const Variable& x, bool use) {
+          const Variable y = self.always(x);
+          return use ? self.sometimes(y) : y;
+        },
+        x, use);
   }
   LinearLayer always;
   LinearLayer sometimes;
@@ -98,7 +78,8 @@ TEST(ShardedGradients, LayerUsedByOneRankInOneOfManyCallsKeepsItsSum) {
   const auto step = [](Choosing& model, const Device& device, int rank) {
     Variable loss;
     for (int call = 0; call < 3; ++call) {
-      const Variable x = NormalTensor(device, DType::kF64, {2, 4}, static_cast<uint64_t>(10 * rank + call));
+      const Variable x =
+          NormalTensor(device, DType::kF64, {2, 4}, static_cast<uint64_t>(10 * rank + call));
       const Variable part = Energy(model(x, rank == 1 && call == 1));
       loss = call == 0 ? part : Add(loss, part);
     }
@@ -125,7 +106,8 @@ TEST(ShardedGradients, LayerUsedByOneRankInOneOfManyCallsKeepsItsSum) {
     Tape tape;
     const Recording on(tape);
     tape.Backward(step(model, world.device(), world.rank()));
-    EXPECT_EQ(model.sometimes.weight().local_grad().defined(), world.rank() == 1) << "before the ranks agree";
+    EXPECT_EQ(model.sometimes.weight().local_grad().defined(), world.rank() == 1)
+        << "before the ranks agree";
     ExpectClose(GradientsOf(model, &world.group()), want);
   });
 }
@@ -164,120 +146,23 @@ TEST(ShardedGradients, AddUpOverBackwardsAndStartAgainWhenCleared) {
 TEST(ShardedGradients, SlowedCollectivesChangeNothing) {
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     RankOptions options;
-    options.wrap_group = [seed](std::shared_ptr<ProcessGroup> group) -> std::shared_ptr<ProcessGroup> {
+    options.wrap_group =
+        [seed](std::shared_ptr<ProcessGroup> group) -> std::shared_ptr<ProcessGroup> {
       return MakeDelayedGroup(std::move(group), {.seed = seed, .max_delay = absl::Milliseconds(3)});
     };
-    ExpectPlainGradients(3, [](ShardModel& m, const Device& d, int r) {
-      return Add(Energy(m(InputOf(d, r), {0, 1, 0})), Energy(m(InputOf(d, r, 1), {2, 1})));
-    }, {}, options);
-  }
-}
-
-TEST(ShardedGradients, PenaltyOnWeightsInAUnitScope) {
-  for (int ranks : {1, 2, 3}) {
-    ExpectPlainGradients(ranks, [](ShardModel& m, const Device& d, int r) {
-      const Variable loss = Energy(m(InputOf(d, r), {0, 1}));
-      if (UnitOf(m) == nullptr) return Add(loss, Energy(m.block(1).up.weight()));
-      const UnitScope scope(m.block(1));
-      return Add(loss, Energy(m.block(1).up.weight()));
-    });
-  }
-}
-
-TEST(ShardedGradients, BackwardInsideAUnitScopeThatIsNotRecorded) {
-  // The scope keeps the unit gathered; the reduction does not wait for it.
-  for (int ranks : {1, 2}) {
-    const Loss loss = [](ShardModel& m, const Device& d, int r) { return Energy(m(InputOf(d, r), {0})); };
-    const Whole want = PlainGradients(ranks, loss);
-    RunRanks(ranks, [&](World& world) {
-      ShardModel model;
-      ShardAll(model, world.mesh());
-      Initialize(model, world.device(), 1);
-      Tape tape;
-      {
-        const UnitScope scope(model.block(0));
-        {
-          const Recording on(tape);
-          tape.Backward(loss(model, world.device(), world.rank()));
-        }
-        EXPECT_TRUE(UnitOf(model.block(0))->unsharded());
-      }
-      EXPECT_FALSE(UnitOf(model.block(0))->unsharded());
-      ExpectClose(GradientsOf(model, &world.group()), want);
-    });
-  }
-}
-
-TEST(ShardedGradients, BlockCalledWhileItsRootIsOpenAndDirectlyAfterwards) {
-  for (int ranks : {1, 2}) {
-    ExpectPlainGradients(ranks, [](ShardModel& m, const Device& d, int r) {
-      const Variable x = InputOf(d, r);
-      const Variable inside = m(x, {0, 1});
-      return Add(Energy(inside), Energy(m.block(0)(m.block(0)(x))));
-    });
-  }
-}
-
-// A module that calls itself: the scopes of its one unit are nested.
-class Recursive : public Module {
- public:
-  Recursive() : layer(4, 4, Initializer::Normal(0.4), DType::kF64) { RegisterModule("layer", layer); }
-  Variable operator()(const Variable& x, int depth) {
-    return Call(*this, [](Recursive& self, const Variable& x, int depth) {
-      Variable y = Silu(self.layer(x));
-      if (depth > 0) y = Add(self(y, depth - 1), self(Scale(x, 0.5), depth - 1));
-      return self.layer(y);
-    }, x, depth);
-  }
-  LinearLayer layer;
-};
-
-TEST(ShardedGradients, ModuleThatCallsItselfReducesWhenTheOutermostCallCloses) {
-  for (int variant = 0; variant < 3; ++variant) {
-    SCOPED_TRACE(variant == 0 ? "no checkpoint" : variant == 1 ? "checkpoint inside" : "checkpoint outside");
-    const auto step = [](Recursive& model, const Device& device, int rank) {
-      return Energy(model(NormalTensor(device, DType::kF64, {2, 4}, static_cast<uint64_t>(rank)), 2));
-    };
-    for (int ranks : {1, 2}) {
-      Whole want;
-      {
-        const Device device = Device::Cpu();
-        Recursive model;
-        Initialize(model, device, 1);
-        Tape tape;
-        for (int rank = 0; rank < ranks; ++rank) {
-          const Recording on(tape);
-          tape.Backward(step(model, device, rank));
-          tape.Reset();
-        }
-        want = GradientsOf(model, nullptr);
-      }
-      RunRanks(ranks, [&](World& world) {
-        Recursive model;
-        if (variant == 1) Checkpoint(model);
-        FullyShard(model, world.mesh(), {.reshard_after_forward = true});
-        if (variant == 2) Checkpoint(model);
-        Initialize(model, world.device(), 1);
-        Tape tape;
-        {
-          const Recording on(tape);
-          const Variable loss = step(model, world.device(), world.rank());
-          EXPECT_FALSE(UnitOf(model)->unsharded());
-          tape.Backward(loss);
-        }
-        EXPECT_FALSE(UnitOf(model)->unsharded());
-        if (variant == 0) {
-          EXPECT_EQ(UnitOf(model)->reductions(), 1);
-          EXPECT_EQ(UnitOf(model)->gathers(), 2);
-        }
-        ExpectClose(GradientsOf(model, &world.group()), want);
-      });
-    }
+    ExpectPlainGradients(
+        3,
+        [](ShardModel& m, const Device& d, int r) {
+          return Add(Energy(m(InputOf(d, r), {0, 1, 0})), Energy(m(InputOf(d, r, 1), {2, 1})));
+        },
+        {}, options);
   }
 }
 
 TEST(ShardedGradients, PoisonInThePaddingHasNoEffect) {
-  const Loss loss = [](ShardModel& m, const Device& d, int r) { return Energy(m(InputOf(d, r), {0, 1, 0})); };
+  const StepLoss loss = [](ShardModel& m, const Device& d, int r) {
+    return Energy(m(InputOf(d, r), {0, 1, 0}));
+  };
   const Whole want = PlainGradients(4, loss);
   RunRanks(4, [&](World& world) {
     ShardModel model;
@@ -288,10 +173,13 @@ TEST(ShardedGradients, PoisonInThePaddingHasNoEffect) {
       for (Unit* unit : UnitsOf(model)) {
         const Layout& layout = unit->layout();
         const LayoutSegment& segment = layout.segments()[0];
-        const int64_t begin = std::clamp<int64_t>(segment.elems - world.rank() * segment.chunk_elems, 0, segment.chunk_elems);
+        const int64_t begin = std::clamp<int64_t>(
+            segment.elems - world.rank() * segment.chunk_elems, 0, segment.chunk_elems);
         for (const Tensor& piece : {unit->local(0), unit->HeldGradient(0)}) {
           if (!piece.defined()) continue;
-          kernels::Fill(Tensor::View(piece.storage(), begin, DType::kF64, {segment.chunk_elems - begin}), nan);
+          kernels::Fill(
+              Tensor::View(piece.storage(), begin, DType::kF64, {segment.chunk_elems - begin}),
+              nan);
         }
       }
     };
@@ -314,12 +202,17 @@ TEST(ShardedGradients, PoisonInThePaddingHasNoEffect) {
 // Returns views of its own weight, in a struct of sorts.
 class Exposing : public Module {
  public:
-  Exposing() : layer(4, 4, Initializer::Normal(0.4), DType::kF64) { RegisterModule("layer", layer); }
+  Exposing() : layer(4, 4, Initializer::Normal(0.4), DType::kF64) {
+    RegisterModule("layer", layer);
+  }
   std::pair<Variable, std::vector<Variable>> operator()(int rows) {
-    return Call(*this, [](Exposing& self, int rows) {
-      const Variable w = self.layer.weight();
-      return std::make_pair(w, std::vector<Variable>{Slice(w, 0, 0, rows), w.Detach()});
-    }, rows);
+    return Call(
+        *this,
+        [](Exposing& self, int rows) {
+          const Variable w = self.layer.weight();
+          return std::make_pair(w, std::vector<Variable>{Slice(w, 0, 0, rows), w.Detach()});
+        },
+        rows);
   }
   LinearLayer layer;
 };

@@ -27,7 +27,8 @@ std::vector<LayoutEntry> RandomEntries(uint64_t seed, int64_t largest) {
   return entries;
 }
 
-// Pieces in rank order are the entry, without gaps or overlaps; within a rank's chunk no two pieces meet.
+// Pieces in rank order are the entry, without gaps or overlaps; within a rank's chunk no two pieces
+// meet.
 void ExpectCoversOnce(const std::vector<LayoutEntry>& entries, int ranks) {
   const Layout layout(entries, ranks);
   ASSERT_EQ(layout.ranks(), ranks);
@@ -45,7 +46,8 @@ void ExpectCoversOnce(const std::vector<LayoutEntry>& entries, int ranks) {
       ASSERT_EQ(piece.offset, next) << "entry " << i << " rank " << rank;
       next += piece.elems;
       // Where a piece lies in the flat space, said in two ways.
-      ASSERT_EQ(rank * segment.chunk_elems + piece.chunk_offset, layout.offset_of(i) + piece.offset);
+      ASSERT_EQ(rank * segment.chunk_elems + piece.chunk_offset,
+                layout.offset_of(i) + piece.offset);
       ASSERT_GE(piece.chunk_offset, 0);
       ASSERT_LE(piece.chunk_offset + piece.elems, segment.chunk_elems);
     }
@@ -96,7 +98,8 @@ TEST(LayoutTest, ParameterSmallerThanTheRanksLeavesSomeEmpty) {
 
 TEST(LayoutTest, ByHand) {
   // Trainable: 5 + 6 elements in chunks of 6, one of padding. Frozen: 3 in chunks of 2.
-  const std::array<LayoutEntry, 3> entries = {LayoutEntry{5, DType::kF32, true}, LayoutEntry{3, DType::kF32, false},
+  const std::array<LayoutEntry, 3> entries = {LayoutEntry{5, DType::kF32, true},
+                                              LayoutEntry{3, DType::kF32, false},
                                               LayoutEntry{6, DType::kF32, true}};
   const Layout layout(entries, 2);
   ASSERT_EQ(layout.segments().size(), 2u);

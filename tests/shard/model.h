@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -35,10 +36,13 @@ class ShardBlock : public Module {
     RegisterModule("down", down);
   }
   Variable operator()(const Variable& x) {
-    return Call(*this, [](ShardBlock& self, const Variable& x) {
-      if (self.fails) ThrowInvalidArgument("the block broke");
-      return Add(x, self.down(Silu(self.up(self.norm(x)))));
-    }, x);
+    return Call(
+        *this,
+        [](ShardBlock& self, const Variable& x) {
+          if (self.fails) ThrowInvalidArgument("the block broke");
+          return Add(x, self.down(Silu(self.up(self.norm(x)))));
+        },
+        x);
   }
   RmsNormLayer norm;
   LinearLayer up;
@@ -49,7 +53,8 @@ class ShardBlock : public Module {
 // Calls its blocks in the order it is told, then its head.
 class ShardModel : public Module {
  public:
-  explicit ShardModel(int count = 3) : head(ShardBlock::kChannels, 3, Initializer::Normal(0.4), DType::kF64) {
+  explicit ShardModel(int count = 3)
+      : head(ShardBlock::kChannels, 3, Initializer::Normal(0.4), DType::kF64) {
     for (int i = 0; i < count; ++i) {
       blocks.push_back(std::make_unique<ShardBlock>());
       RegisterModule("block" + std::to_string(i), *blocks.back());
@@ -57,11 +62,14 @@ class ShardModel : public Module {
     RegisterModule("head", head);
   }
   Variable operator()(const Variable& x, const std::vector<int>& order) {
-    return Call(*this, [](ShardModel& self, const Variable& x, const std::vector<int>& order) {
-      Variable y = x;
-      for (int i : order) y = (*self.blocks[static_cast<size_t>(i)])(y);
-      return self.head(y);
-    }, x, order);
+    return Call(
+        *this,
+        [](ShardModel& self, const Variable& x, const std::vector<int>& order) {
+          Variable y = x;
+          for (int i : order) y = (*self.blocks[static_cast<size_t>(i)])(y);
+          return self.head(y);
+        },
+        x, order);
   }
   ShardBlock& block(int i) { return *blocks[static_cast<size_t>(i)]; }
 
@@ -75,7 +83,8 @@ inline void ShardAll(ShardModel& model, const Mesh& mesh, FullyShardOptions opti
 }
 
 inline Variable InputOf(const Device& device, int rank, uint64_t step = 0) {
-  return NormalTensor(device, DType::kF64, {3, ShardBlock::kChannels}, 100 + 1000 * step + static_cast<uint64_t>(rank));
+  return NormalTensor(device, DType::kF64, {3, ShardBlock::kChannels},
+                      100 + 1000 * step + static_cast<uint64_t>(rank));
 }
 
 inline Variable Energy(const Variable& y) { return Sum(Mul(y, y)); }
@@ -98,7 +107,8 @@ inline Whole GradientsOf(const Module& model, ProcessGroup* group) {
     const std::vector<double> piece = grad.ToHost<double>();
     std::copy(piece.begin(), piece.end(), whole.begin() + parameter.local_offset());
     const bool sharded = parameter.state().host != nullptr;
-    if (group != nullptr && sharded) group->AllReduce(whole.data(), static_cast<int64_t>(whole.size()), DType::kF64);
+    if (group != nullptr && sharded)
+      group->AllReduce(whole.data(), static_cast<int64_t>(whole.size()), DType::kF64);
     all[parameter.name()] = std::move(whole);
   }
   return all;
@@ -111,7 +121,8 @@ inline Whole ValuesOf(const Module& model, ProcessGroup* group) {
     std::vector<double> whole(static_cast<size_t>(parameter.numel()), 0.0);
     const std::vector<double> piece = parameter.local().ToHost<double>();
     std::copy(piece.begin(), piece.end(), whole.begin() + parameter.local_offset());
-    if (group != nullptr) group->AllReduce(whole.data(), static_cast<int64_t>(whole.size()), DType::kF64);
+    if (group != nullptr)
+      group->AllReduce(whole.data(), static_cast<int64_t>(whole.size()), DType::kF64);
     all[parameter.name()] = std::move(whole);
   }
   return all;
@@ -131,8 +142,45 @@ inline void ExpectClose(const Whole& got, const Whole& want, double tolerance = 
       difference += std::pow(it->second[i] - values[i], 2);
       norm += values[i] * values[i];
     }
-    EXPECT_LE(std::sqrt(difference), tolerance * std::sqrt(norm) + (norm == 0.0 ? tolerance : 0.0)) << name;
+    EXPECT_LE(std::sqrt(difference), tolerance * std::sqrt(norm) + (norm == 0.0 ? tolerance : 0.0))
+        << name;
   }
+}
+
+// What one rank's step adds to the loss.
+using StepLoss = std::function<Variable(ShardModel&, const Device&, int rank)>;
+
+// The sum over ranks of the gradients of `loss`, on one plain model.
+inline Whole PlainGradients(int ranks, const StepLoss& loss) {
+  const Device device = Device::Cpu();
+  ShardModel model;
+  Initialize(model, device, 1);
+  Tape tape;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Recording on(tape);
+    const Variable value = loss(model, device, rank);
+    if (value.requires_grad()) tape.Backward(value);
+    tape.Reset();
+  }
+  return GradientsOf(model, nullptr);
+}
+
+inline void ExpectPlainGradients(int ranks, const StepLoss& loss, FullyShardOptions options = {},
+                                 RankOptions rank_options = {}) {
+  SCOPED_TRACE(ranks);
+  const Whole want = PlainGradients(ranks, loss);
+  RunRanks(
+      ranks,
+      [&](World& world) {
+        ShardModel model;
+        ShardAll(model, world.mesh(), options);
+        Initialize(model, world.device(), 1);
+        Tape tape;
+        const Recording on(tape);
+        tape.Backward(loss(model, world.device(), world.rank()));
+        ExpectClose(GradientsOf(model, &world.group()), want);
+      },
+      rank_options);
 }
 
 }  // namespace sherd::testing

@@ -129,7 +129,8 @@ TEST(AdamWOnShards, MomentsAreCountedAsOptimizerMemory) {
     }
     optimizer.Step(kStep);
     const MemoryStats stats = world.device().allocator().stats();
-    EXPECT_EQ(stats[MemoryCategory::kOptimizer].current_bytes, 2 * stats[MemoryCategory::kParameterShard].current_bytes);
+    EXPECT_EQ(stats[MemoryCategory::kOptimizer].current_bytes,
+              2 * stats[MemoryCategory::kParameterShard].current_bytes);
   });
 }
 

@@ -18,13 +18,15 @@ using Words = std::vector<std::string>;
 
 // Runs `body` on two ranks; it is given its world and the log of its rank's collectives.
 void RunLogged(const std::function<void(World&, CollectiveLog&)>& body) {
-  std::vector<std::shared_ptr<CollectiveLog>> logs = {std::make_shared<CollectiveLog>(), std::make_shared<CollectiveLog>()};
+  std::vector<std::shared_ptr<CollectiveLog>> logs = {std::make_shared<CollectiveLog>(),
+                                                      std::make_shared<CollectiveLog>()};
   RankOptions options;
   options.wrap_group = [&](std::shared_ptr<ProcessGroup> group) -> std::shared_ptr<ProcessGroup> {
     const auto log = logs[static_cast<size_t>(group->rank())];
     return MakeRecordingGroup(std::move(group), log);
   };
-  RunRanks(2, [&](World& world) { body(world, *logs[static_cast<size_t>(world.rank())]); }, options);
+  RunRanks(
+      2, [&](World& world) { body(world, *logs[static_cast<size_t>(world.rank())]); }, options);
 }
 
 // The units of the collectives of one kind, in order: "block0", "root".
@@ -45,7 +47,9 @@ Words Reductions(const CollectiveLog& log) { return UnitsIn(log, CollectiveOp::k
 class Step {
  public:
   Step(World& world, ShardModel& model) : world_(world), model_(model) {}
-  Variable Forward(const std::vector<int>& order) { return Energy(model_(InputOf(world_.device(), world_.rank()), order)); }
+  Variable Forward(const std::vector<int>& order) {
+    return Energy(model_(InputOf(world_.device(), world_.rank()), order));
+  }
   // Waits for reductions, so that the log is complete.
   void Backward(const Variable& loss) {
     tape.Backward(loss);
@@ -70,7 +74,8 @@ TEST(UnitEvents, ForwardGathersInOrderBackwardGathersAndReducesInReverse) {
     EXPECT_EQ(Gathers(log), (Words{"root", "block0", "block1", "block2"}));
     EXPECT_EQ(Reductions(log), Words{});
     step.Backward(loss);
-    EXPECT_EQ(Gathers(log), (Words{"root", "block0", "block1", "block2", "block2", "block1", "block0"}));
+    EXPECT_EQ(Gathers(log),
+              (Words{"root", "block0", "block1", "block2", "block2", "block1", "block0"}));
     EXPECT_EQ(Reductions(log), (Words{"block2", "block1", "block0", "root"}));
     EXPECT_EQ(UnitOf(model.block(1))->gathers(), 2);
     EXPECT_EQ(UnitOf(model.block(1))->reductions(), 1);
@@ -136,8 +141,10 @@ TEST(UnitEvents, EachOfManyForwardsBeforeOneBackwardReducesOnce) {
     log.Clear();
     step.Backward(loss);
     // The root is there for the first of the three, and gathered again for the others.
-    EXPECT_EQ(Gathers(log), (Words{"block1", "block0", "root", "block1", "block0", "root", "block1", "block0"}));
-    EXPECT_EQ(Reductions(log), (Words{"block1", "block0", "root", "block1", "block0", "root", "block1", "block0", "root"}));
+    EXPECT_EQ(Gathers(log),
+              (Words{"block1", "block0", "root", "block1", "block0", "root", "block1", "block0"}));
+    EXPECT_EQ(Reductions(log), (Words{"block1", "block0", "root", "block1", "block0", "root",
+                                      "block1", "block0", "root"}));
   });
 }
 
@@ -149,7 +156,8 @@ TEST(UnitEvents, BlockCalledTwiceInOneForwardGathersAndReducesForEachCall) {
     Step step(world, model);
     const Recording on(step.tape);
     step.Backward(step.Forward({0, 1, 0}));
-    EXPECT_EQ(Gathers(log), (Words{"root", "block0", "block1", "block0", "block0", "block1", "block0"}));
+    EXPECT_EQ(Gathers(log),
+              (Words{"root", "block0", "block1", "block0", "block0", "block1", "block0"}));
     EXPECT_EQ(Reductions(log), (Words{"block0", "block1", "block0", "root"}));
   });
 }
@@ -158,7 +166,8 @@ TEST(UnitEvents, FrozenSegmentsAreGatheredAndNeverReduced) {
   RunLogged([](World& world, CollectiveLog& log) {
     ShardModel model(2);
     model.block(0).up.weight().set_requires_grad(false);
-    for (const Parameter& parameter : model.block(1).parameters()) parameter.set_requires_grad(false);
+    for (const Parameter& parameter : model.block(1).parameters())
+      parameter.set_requires_grad(false);
     ShardAll(model, world.mesh());
     Initialize(model, world.device(), 1);
     Step step(world, model);
@@ -167,7 +176,8 @@ TEST(UnitEvents, FrozenSegmentsAreGatheredAndNeverReduced) {
     EXPECT_EQ(Reductions(log), (Words{"block0", "root"}));
     // Of block0 the norm (5) and down (35), of the root the head (15); chunks over two ranks.
     EXPECT_EQ(log.bytes(CollectiveOp::kReduceScatter), (20 + 8) * 8);
-    EXPECT_EQ(Gathers(log), (Words{"root", "block0", "block0", "block1", "block1", "block0", "block0"}))
+    EXPECT_EQ(Gathers(log),
+              (Words{"root", "block0", "block0", "block1", "block1", "block0", "block0"}))
         << "two segments of block0 are two collectives";
     EXPECT_FALSE(model.block(0).up.weight().local_grad().defined());
     EXPECT_FALSE(UnitOf(model.block(1))->HeldGradient(0).defined());
@@ -196,7 +206,9 @@ TEST(UnitEvents, EvaluationGathersOnceAndLeavesEverythingSharded) {
     ShardModel model;
     ShardAll(model, world.mesh(), {.reshard_after_forward = false});
     Initialize(model, world.device(), 1);
-    const auto held = [&] { return world.device().allocator().stats()[MemoryCategory::kUnsharded].current_bytes; };
+    const auto held = [&] {
+      return world.device().allocator().stats()[MemoryCategory::kUnsharded].current_bytes;
+    };
     for (int k = 0; k < 2; ++k) {
       model(InputOf(world.device(), world.rank()), {0, 1, 2});
       for (const Unit* unit : UnitsOf(model)) EXPECT_FALSE(unit->unsharded()) << unit->name();

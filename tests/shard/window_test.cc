@@ -24,7 +24,8 @@ struct Batch {
 // Notes the options of its steps and the gradients it was given.
 class Noting final : public Optimizer {
  public:
-  Noting(const ShardModel& model, ProcessGroup* group) : parameters_(model.parameters()), model_(model), group_(group) {}
+  Noting(const ShardModel& model, ProcessGroup* group)
+      : parameters_(model.parameters()), model_(model), group_(group) {}
   const std::vector<Parameter>& parameters() const override { return parameters_; }
   void Step(const StepOptions& options) override {
     steps.push_back(options);
@@ -59,7 +60,8 @@ class Rank {
     Initialize(model, world.device(), 1);
   }
   LossSum Loss(const Batch& batch) {
-    return {Energy(model(InputOf(world.device(), static_cast<int>(batch.input)), {0, 1})), batch.items};
+    return {Energy(model(InputOf(world.device(), static_cast<int>(batch.input)), {0, 1})),
+            batch.items};
   }
   template <typename W>
   void Backward(W& window, const Batch& batch) {
@@ -94,7 +96,8 @@ TEST(WindowTest, LossNormAndClippingAreThoseOfThePlainModel) {
         Rank rank(world, sharded);
         Accumulation accumulation(rank.model, {.micro_batches = static_cast<int64_t>(each)});
         Noting optimizer(rank.model, sharded ? &world.group() : nullptr);
-        auto window = accumulation.Next(LoaderOf({begin, begin + static_cast<int64_t>(each)}), ItemsOf);
+        auto window =
+            accumulation.Next(LoaderOf({begin, begin + static_cast<int64_t>(each)}), ItemsOf);
         ASSERT_TRUE(window.has_value());
         EXPECT_EQ(window->items(), 8);
         EXPECT_EQ(window->step(), 1);
@@ -162,10 +165,14 @@ TEST(WindowTest, LossesThatReportOtherItemsAreRefusedOnAllRanks) {
       if (world.rank() == 1) loss.items = 7;
       window->Backward(loss);
     }
-    ExpectError(ErrorOf([&] { window->Finish(optimizer, {}); }), {"[window.Finish]", "reported 10 items", "scaled for 6", "window_test.cc"});
+    ExpectError(ErrorOf([&] { window->Finish(optimizer, {}); }),
+                {"[window.Finish]", "reported 10 items", "scaled for 6", "window_test.cc"});
     EXPECT_TRUE(optimizer.steps.empty());
     // What was accumulated is not taken into the next window.
-    ExpectError(ErrorOf([&] { accumulation.Next(LoaderOf({{0, 3}}), ItemsOf); }), {"still holds a gradient", "Recover()"});
+    ExpectError(ErrorOf([&] {
+                  accumulation.Next(LoaderOf({{0, 3}}), ItemsOf);
+                }),
+                {"still holds a gradient", "Recover()"});
     Recover(rank.model);
     EXPECT_TRUE(accumulation.Next(LoaderOf({{0, 3}}), ItemsOf).has_value());
   });
@@ -177,7 +184,8 @@ TEST(WindowTest, EveryMicroBatchHasOneBackward) {
     Accumulation accumulation(rank.model, {.micro_batches = 2});
     Noting optimizer(rank.model, &world.group());
     auto window = accumulation.Next(LoaderOf({{0, 3}, {1, 3}}), ItemsOf);
-    ExpectError(ErrorOf([&] { window->Backward(LossSum{}); }), {"[window.Backward]", "no Recording"});
+    ExpectError(ErrorOf([&] { window->Backward(LossSum{}); }),
+                {"[window.Backward]", "no Recording"});
     rank.Backward(window, {0, 3});
     ExpectError(ErrorOf([&] { window->Finish(optimizer, {}); }), {"1 of 2 micro-batches"});
     rank.Backward(window, {1, 3});
@@ -193,7 +201,8 @@ TEST(WindowTest, DifferentNumbersOfMicroBatchesNameAllRanks) {
     Rank rank(world);
     Accumulation accumulation(rank.model, {.micro_batches = 4});
     const std::vector<Batch> mine(static_cast<size_t>(1 + world.rank()));
-    ExpectError(ErrorOf([&] { accumulation.Next(LoaderOf(mine), ItemsOf); }), {"[window]", "1, 2, 3 (rank 0 first)"});
+    ExpectError(ErrorOf([&] { accumulation.Next(LoaderOf(mine), ItemsOf); }),
+                {"[window]", "1, 2, 3 (rank 0 first)"});
   });
 }
 
@@ -241,9 +250,11 @@ TEST(WindowTest, FailedBackwardEndsTheWindowWithAndWithoutUnits) {
         rank.model.block(0).up.weight().MutableLocal();
         ExpectError(ErrorOf([&] { window->Backward(loss); }), {"'block0.up.weight' changed"});
         EXPECT_EQ(rank.tape.ops(), 0);
-        ExpectError(ErrorOf([&] { window->Backward(loss); }), {"earlier backward failed", "'block0.up.weight'", "Recover()"});
+        ExpectError(ErrorOf([&] { window->Backward(loss); }),
+                    {"earlier backward failed", "'block0.up.weight'", "Recover()"});
       }
-      ExpectError(ErrorOf([&] { window->Finish(optimizer, {}); }), {"'block0.up.weight' changed", "Recover()"});
+      ExpectError(ErrorOf([&] { window->Finish(optimizer, {}); }),
+                  {"'block0.up.weight' changed", "Recover()"});
       ExpectError(ErrorOf([&] { accumulation.Next(LoaderOf({{0, 3}}), ItemsOf); }), {"Recover()"});
       Recover(rank.model);
       auto next = accumulation.Next(LoaderOf({{0, 3}}), ItemsOf);
@@ -257,10 +268,12 @@ TEST(WindowTest, TrainedParameterInNoUnitIsRefusedWithSeveralRanks) {
   RunRanks(2, [](World& world) {
     ShardModel model(1);
     FullyShard(model.block(0), world.mesh());
-    ExpectError(ErrorOf([&] { Accumulation accumulation(model); }), {"[Accumulation]", "'head.weight'", "in no unit", "FullyShard"});
+    ExpectError(ErrorOf([&] { Accumulation accumulation(model); }),
+                {"[Accumulation]", "'head.weight'", "in no unit", "FullyShard"});
     model.head.weight().set_requires_grad(false);
     EXPECT_EQ(ErrorOf([&] { Accumulation accumulation(model); }), "no error");
-    ExpectError(ErrorOf([&] { Accumulation accumulation(model, {.micro_batches = 0}); }), {"at least 1, got 0"});
+    ExpectError(ErrorOf([&] { Accumulation accumulation(model, {.micro_batches = 0}); }),
+                {"at least 1, got 0"});
   });
 }
 
@@ -277,7 +290,8 @@ TEST(WindowTest, AnyRanksGradientCountsForTheStepOfAll) {
     Tape tape;
     {
       const Recording on(tape);
-      const std::vector<int> order = world.rank() == 1 ? std::vector<int>{1, 0} : std::vector<int>{0};
+      const std::vector<int> order =
+          world.rank() == 1 ? std::vector<int>{1, 0} : std::vector<int>{0};
       window->Backward({Energy(model(InputOf(world.device(), world.rank()), order)), 1});
     }
     EXPECT_EQ(model.block(1).up.weight().local_grad().defined(), world.rank() == 1);

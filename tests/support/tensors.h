@@ -21,7 +21,8 @@ Tensor TensorOf(const Device& device, const std::vector<T>& values, const Shape&
 }
 
 // Normal values times `scale`, the same for the same seed in every dtype (f32 or f64).
-inline Tensor NormalTensor(const Device& device, DType dtype, const Shape& shape, uint64_t seed, double scale = 1.0) {
+inline Tensor NormalTensor(const Device& device, DType dtype, const Shape& shape, uint64_t seed,
+                           double scale = 1.0) {
   std::vector<double> values(static_cast<size_t>(shape.numel()));
   for (size_t i = 0; i < values.size(); ++i) {
     const auto words = Philox4x32(seed, i, 11);
