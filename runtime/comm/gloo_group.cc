@@ -105,6 +105,7 @@ class Exchange {
     for (int i = 1; i < size_; ++i) channel_.send_header->WaitSend();
     std::vector<CallHeader> headers = channel_.received;
     headers[static_cast<size_t>(rank_)] = channel_.sent;
+    channel_.agreed = true;
     link_.PostHeaders(channel_);
     const std::string disagreement = Disagreement(headers, channel_.sent);
     if (!disagreement.empty()) {
@@ -356,6 +357,7 @@ class GlooGroup final : public ProcessGroup {
       Exchange exchange(*link_, channel_, call);
       exchange.Agree();
       body(exchange);
+      link_->CheckInTime(channel_);
     } catch (const Interrupted& how) {
       link_->Explain(channel_, call, how);
     } catch (const Error& error) {

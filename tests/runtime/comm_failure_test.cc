@@ -233,6 +233,31 @@ TEST(CommDeadline, NamesTheRanksThatDidNotCall) {
       options);
 }
 
+// Piles up work until a deadline strikes somewhere within a collective, wherever that is.
+TEST(CommDeadline, StrikesAtAnyPointOfACollective) {
+  for (int milliseconds : {1, 2, 5, 10, 20, 40, 70}) {
+    RankOptions options;
+    options.collective_timeout = absl::Milliseconds(milliseconds);
+    options.piece_bytes = 64 * 1024;
+    const auto start = Clock::now();
+    RunFailing(
+        2,
+        [](World& w) {
+          std::vector<float> data(size_t{8} << 20, 1.0f);
+          const Error error = Thrown([&] {
+            for (int i = 0; i < 100; ++i) {
+              w.group().AllReduce(data.data(), int64_t{8} << 20, DType::kF32);
+            }
+            w.group().Abort(absl::InternalError("this machine is too fast for the test"));
+            w.group().Barrier();
+          });
+          EXPECT_EQ(error.code(), absl::StatusCode::kDeadlineExceeded) << error.what();
+        },
+        options);
+    EXPECT_LT(Clock::now() - start, 2 * kSoon);
+  }
+}
+
 TEST(CommLoss, ALeavingRankIsNamed) {
   const std::shared_ptr<Store> store = MakeMemoryStore();
   auto join = [&](int rank) {

@@ -60,7 +60,8 @@ absl::StatusOr<std::shared_ptr<GlooLink>> GlooLink::Connect(std::shared_ptr<Stor
 
 absl::Status GlooLink::ConnectMesh() {
   const absl::Time deadline = absl::Now() + options_.connect_timeout;
-  if (absl::Status status = AwaitArrival(*store_, "here", rank_, size_, options_.connect_timeout);
+  if (absl::Status status =
+          AwaitArrival(*store_, "here", rank_, size_, deadline, options_.connect_timeout);
       !status.ok()) {
     return status;
   }
@@ -173,9 +174,15 @@ void GlooLink::Begin(Channel& channel) {
   channel.running = true;
   channel.expired = false;
   channel.waiting_for = -1;
+  channel.agreed = false;
   channel.deadline = std::chrono::steady_clock::now() +
                      absl::ToChronoNanoseconds(std::min(options_.timeout, absl::Hours(24 * 365)));
   ++running_;
+}
+
+void GlooLink::CheckInTime(const Channel& channel) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (channel.expired) throw Interrupted{};
 }
 
 void GlooLink::End(Channel& channel) {
@@ -210,6 +217,10 @@ void GlooLink::FailLocked(const absl::Status& status, bool publish) {
 }
 
 std::string GlooLink::MissingRanks(Channel& channel) {
+  if (channel.agreed) {
+    if (channel.waiting_for < 0) return "it was not done";
+    return absl::StrCat("the exchange with rank ", channel.waiting_for.load(), " was not done");
+  }
   // Without its buffer nothing writes into `received` any more.
   channel.receive_header.reset();
   std::set<int> missing;
@@ -217,9 +228,6 @@ std::string GlooLink::MissingRanks(Channel& channel) {
     if (peer != rank_ && channel.received[static_cast<size_t>(peer)].magic == 0) {
       missing.insert(peer);
     }
-  }
-  if (channel.waiting_for >= 0) {
-    return absl::StrCat("data of rank ", channel.waiting_for.load(), " did not arrive");
   }
   return absl::StrCat(RankList(missing), " of ", size_, " did not call it");
 }

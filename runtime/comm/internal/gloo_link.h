@@ -47,6 +47,9 @@ class GlooLink {
   // Bracket a collective. Begin throws the link's failure, if there is one.
   void Begin(Channel& channel);
   void End(Channel& channel);
+  // Throws Interrupted when the running collective's deadline has passed, though it is done: waits
+  // of this link have been aborted, so what follows could not be trusted.
+  void CheckInTime(const Channel& channel);
 
   // Makes `status` the fate of this link unless it has one already. Threads: safe, never blocks.
   void Fail(const absl::Status& status);
@@ -72,7 +75,7 @@ class GlooLink {
   void DecideLoss(const std::set<int>& broken);
   bool ConsultStore();
   bool HasLeft(int peer);
-  void Publish(const absl::Status& status);
+  bool Publish(const absl::Status& status);
   void FailLocked(const absl::Status& status, bool publish);
   std::string MissingRanks(Channel& channel);
 

@@ -1,6 +1,7 @@
 // The part of GlooLink that runs on its watchdog thread.
 #include <algorithm>
 #include <exception>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -15,6 +16,8 @@ constexpr std::chrono::milliseconds kTick{20};
 constexpr std::chrono::milliseconds kStorePoll{200};
 // How long a peer that broke its connection has to have published a reason.
 constexpr std::chrono::milliseconds kGrace{150};
+// How long a rank that cannot say why it failed keeps its connections.
+constexpr std::chrono::milliseconds kFarewell{400};
 constexpr char kFailureKey[] = "failure";
 
 }  // namespace
@@ -27,7 +30,9 @@ void GlooLink::Watch() {
       publish_failure_ = false;
       const absl::Status failure = failure_;
       lock.unlock();
-      Publish(failure);
+      // Nobody can read the reason. Peers are to see for themselves who broke first, so our own
+      // connections stay a little longer.
+      if (!Publish(failure)) std::this_thread::sleep_for(kFarewell);
       lock.lock();
       continue;
     }
@@ -61,9 +66,10 @@ void GlooLink::Watch() {
 void GlooLink::ExpireDeadlines() {
   const auto now = std::chrono::steady_clock::now();
   for (Channel& channel : channels_) {
-    if (!channel.running || channel.expired || now < channel.deadline) continue;
+    if (!channel.running || now < channel.deadline) continue;
     channel.expired = true;
-    // The collective that wakes first says what it waited for and fails the link.
+    // The collective wakes, says what it waited for and fails the link. It may have been between
+    // two waits, so this is done again at each look until it has.
     for (gloo::transport::UnboundBuffer* buffer : waiting_) {
       buffer->abortWaitRecv();
       buffer->abortWaitSend();
@@ -150,12 +156,13 @@ bool GlooLink::ConsultStore() {
   return true;
 }
 
-void GlooLink::Publish(const absl::Status& status) {
-  if (store_lost_) return;
+bool GlooLink::Publish(const absl::Status& status) {
+  if (store_lost_) return false;
   std::string message(status.message());
   message.resize(std::min<size_t>(message.size(), 64 * 1024));
-  static_cast<void>(store_->CompareSet(
-      kFailureKey, "", absl::StrCat(static_cast<int>(status.code()), "\n", message)));
+  return store_
+      ->CompareSet(kFailureKey, "", absl::StrCat(static_cast<int>(status.code()), "\n", message))
+      .ok();
 }
 
 }  // namespace sherd::internal

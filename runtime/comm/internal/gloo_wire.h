@@ -88,6 +88,7 @@ struct Channel {
   bool expired = false;
   std::chrono::steady_clock::time_point deadline;
 
+  bool agreed = false;               // all headers of the running call are here
   std::atomic<int> waiting_for{-1};  // the rank whose data the payload phase waits for
 };
 

@@ -118,7 +118,8 @@ class Rendezvous {
     if (status.ok()) status = launch_.rank == 0 ? Host() : Find();
     if (status.ok()) status = CountCpus();
     if (status.ok()) {
-      status = AwaitArrival(*meeting_.store, "meeting", launch_.rank, launch_.size, Left());
+      status =
+          AwaitArrival(*meeting_.store, "meeting", launch_.rank, launch_.size, deadline_, timeout_);
     }
     if (launch_.rank == 0 && board_ != nullptr) board_->Remove();
     if (status.ok()) status = ReadCounts();
