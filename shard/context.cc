@@ -45,7 +45,12 @@ void ShardContext::WaitReductions(int in_flight) {
   while (static_cast<int>(reductions_.size()) > in_flight) {
     const Work oldest = std::move(reductions_.front());
     reductions_.pop_front();
-    oldest.Wait();
+    try {
+      oldest.Wait();
+    } catch (const Error& error) {
+      Fail(error.what());
+      throw;
+    }
   }
 }
 

@@ -99,7 +99,12 @@ void Unit::Gather() {
   const Work work = context_->Gather(what, [pieces, what](ProcessGroup& group) {
     for (const Piece& p : pieces) group.AllGather(p.shard, p.full, p.bytes, what);
   });
-  work.Wait();
+  try {
+    work.Wait();
+  } catch (const Error& error) {
+    context_->Fail(error.what());
+    throw;
+  }
 }
 
 void Unit::EnterForward(int64_t version) {

@@ -103,6 +103,7 @@ TEST(ShardedGradients, LayerUsedByOneRankInOneOfManyCallsKeepsItsSum) {
     Choosing model;
     FullyShard(model, world.mesh());
     Initialize(model, world.device(), 1);
+    PoisonFreeMemory(world.device());
     Tape tape;
     const Recording on(tape);
     tape.Backward(step(model, world.device(), world.rank()));
@@ -184,6 +185,7 @@ TEST(ShardedGradients, PoisonInThePaddingHasNoEffect) {
       }
     };
     poison();
+    PoisonFreeMemory(world.device());
     Tape tape;
     for (int k = 0; k < 2; ++k) {
       const Recording on(tape);

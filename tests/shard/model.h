@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -17,6 +18,7 @@
 #include "sherd/autograd/ops/transformer.h"
 #include "sherd/autograd/tape.h"
 #include "sherd/runtime/comm/world.h"
+#include "sherd/runtime/kernels/elementwise.h"
 #include "sherd/shard/fully_shard.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensors.h"
@@ -85,6 +87,20 @@ inline void ShardAll(ShardModel& model, const Mesh& mesh, FullyShardOptions opti
 inline Variable InputOf(const Device& device, int rank, uint64_t step = 0) {
   return NormalTensor(device, DType::kF64, {3, ShardBlock::kChannels},
                       100 + 1000 * step + static_cast<uint64_t>(rank));
+}
+
+// Fills the memory that the device will hand out next with NaN, so that whoever reads what nobody
+// wrote is seen.
+inline void PoisonFreeMemory(const Device& device) {
+  std::vector<Tensor> blocks;
+  const auto poison = [&](int64_t bytes) {
+    blocks.push_back(Tensor::Empty(device, DType::kF64, {bytes / 8}));
+    kernels::Fill(blocks.back(), std::numeric_limits<double>::quiet_NaN());
+  };
+  for (int64_t bytes = 64; bytes <= 4096; bytes += 64) {
+    for (int k = 0; k < 8; ++k) poison(bytes);
+  }
+  poison(int64_t{1} << 20);
 }
 
 inline Variable Energy(const Variable& y) { return Sum(Mul(y, y)); }
@@ -175,6 +191,7 @@ inline void ExpectPlainGradients(int ranks, const StepLoss& loss, FullyShardOpti
         ShardModel model;
         ShardAll(model, world.mesh(), options);
         Initialize(model, world.device(), 1);
+        PoisonFreeMemory(world.device());
         Tape tape;
         const Recording on(tape);
         tape.Backward(loss(model, world.device(), world.rank()));

@@ -1,0 +1,121 @@
+// A collective that fails on one rank alone fails the step there at once, and then on the others.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/shard/model.h"
+
+namespace sherd::testing {
+namespace {
+
+// Throws in the `n`th collective of one kind, on rank 0, without telling anybody: as if memory ran
+// out there.
+struct Plan {
+  CollectiveOp op = CollectiveOp::kAllGather;
+  int n = 1;
+};
+
+class FailingGroup final : public ProcessGroup {
+ public:
+  FailingGroup(std::shared_ptr<ProcessGroup> inner, Plan plan,
+               std::shared_ptr<std::atomic<int>> calls)
+      : ProcessGroup(inner->rank(), inner->size(), inner->description()),
+        inner_(std::move(inner)),
+        plan_(plan),
+        calls_(std::move(calls)) {}
+  void Abort(const absl::Status& why) noexcept override { inner_->Abort(why); }
+
+ protected:
+  void DoAllGather(const CollectiveCall& call, const void* shard, void* full) override {
+    Count(call);
+    inner_->AllGather(shard, full, call.bytes, call.context);
+  }
+  void DoReduceScatter(const CollectiveCall& call, const void* full, void* shard) override {
+    Count(call);
+    inner_->ReduceScatter(full, shard, call.bytes / SizeOf(call.dtype), call.dtype, call.add,
+                          call.context);
+  }
+  void DoAllReduce(const CollectiveCall& call, void* data) override {
+    inner_->AllReduce(data, call.bytes / SizeOf(call.dtype), call.dtype, call.context);
+  }
+  void DoBroadcast(const CollectiveCall& call, void* data) override {
+    inner_->Broadcast(data, call.bytes, call.root, call.context);
+  }
+  void DoBarrier(const CollectiveCall& call) override { inner_->Barrier(call.context); }
+  std::unique_ptr<ProcessGroup> DoFork(std::string name) override {
+    return std::make_unique<FailingGroup>(inner_->Fork(std::move(name)), plan_, calls_);
+  }
+
+ private:
+  void Count(const CollectiveCall& call) {
+    if (rank() != 0 || call.op != plan_.op || ++*calls_ != plan_.n) return;
+    ThrowError(Error(absl::StatusCode::kResourceExhausted, "injected"));
+  }
+  const std::shared_ptr<ProcessGroup> inner_;
+  const Plan plan_;
+  const std::shared_ptr<std::atomic<int>> calls_;
+};
+
+class FailingGroupTest : public ::testing::TestWithParam<std::pair<const char*, Plan>> {};
+
+TEST_P(FailingGroupTest, EndsTheStepOnAllRanks) {
+  RankOptions options;
+  options.wrap_group = [](std::shared_ptr<ProcessGroup> group) -> std::shared_ptr<ProcessGroup> {
+    return std::make_shared<FailingGroup>(std::move(group), GetParam().second,
+                                          std::make_shared<std::atomic<int>>(0));
+  };
+  std::promise<void> other_ended;
+  std::shared_future<void> other = other_ended.get_future().share();
+  const auto run = [&](World& world) {
+    ShardModel model(2);
+    for (auto& block : model.blocks) FullyShard(*block, world.mesh());
+    FullyShard(model, world.mesh(), {.reshard_after_forward = true});
+    Initialize(model, world.device(), 1);
+    Tape tape;
+    const std::string text = ErrorOf([&] {
+      const Recording on(tape);
+      for (int step = 0; step < 3; ++step) {
+        tape.Backward(Energy(model(InputOf(world.device(), world.rank()), {0, 1})));
+        tape.Reset();
+      }
+    });
+    EXPECT_TRUE(Contains(text, "injected"));
+    if (world.rank() == 1) {
+      EXPECT_TRUE(Contains(text, "rank 0"));
+      other_ended.set_value();
+      return;
+    }
+    // Rank 0 goes on living: the other one must have ended by what its step did, not by its death.
+    EXPECT_EQ(other.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+    tape.Reset();
+    EXPECT_TRUE(Contains(ErrorOf([&] {
+                           model(InputOf(world.device(), 0), {0, 1});
+                         }),
+                         "an earlier step failed"));
+    for (const Unit* unit : UnitsOf(model)) EXPECT_FALSE(unit->unsharded()) << unit->name();
+  };
+  EXPECT_TRUE(Contains(ErrorOf([&] { RunRanks(2, run, options); }), "injected"));
+}
+
+// A forward gathers root, block0, block1; a backward root, block1, block0 and reduces block1,
+// block0, root.
+INSTANTIATE_TEST_SUITE_P(
+    Moments, FailingGroupTest,
+    ::testing::Values(std::pair{"RootInForward", Plan{CollectiveOp::kAllGather, 1}},
+                      std::pair{"BlockInForward", Plan{CollectiveOp::kAllGather, 2}},
+                      std::pair{"OutermostScopeOfBackward", Plan{CollectiveOp::kAllGather, 4}},
+                      std::pair{"InnerScopeOfBackward", Plan{CollectiveOp::kAllGather, 5}},
+                      std::pair{"FirstReduction", Plan{CollectiveOp::kReduceScatter, 1}},
+                      std::pair{"LastReduction", Plan{CollectiveOp::kReduceScatter, 3}}),
+    [](const auto& info) { return std::string(info.param.first); });
+
+}  // namespace
+}  // namespace sherd::testing
