@@ -47,7 +47,7 @@ std::string Name(const Case& c) {
 // Gradients by parameter name, whole and in f64; no entry: no gradient.
 using Gradients = std::map<std::string, std::vector<double>>;
 
-std::vector<double> ToDouble(const Tensor& tensor) {
+std::vector<double> AsDoubles(const Tensor& tensor) {
   if (tensor.dtype() == DType::kF64) return tensor.ToHost<double>();
   const std::vector<float> values = tensor.ToHost<float>();
   return {values.begin(), values.end()};
@@ -65,7 +65,7 @@ class KeepingDescent final : public Optimizer {
       const Tensor grad = parameter.local_grad();
       if (!grad.defined()) continue;
       std::vector<double> whole(static_cast<size_t>(parameter.numel()), 0.0);
-      const std::vector<double> piece = ToDouble(grad);
+      const std::vector<double> piece = AsDoubles(grad);
       std::copy(piece.begin(), piece.end(), whole.begin() + parameter.local_offset());
       if (group_ != nullptr) {
         group_->AllReduce(whole.data(), static_cast<int64_t>(whole.size()), DType::kF64);
@@ -126,7 +126,7 @@ using Snapshot = std::map<std::string, std::vector<double>>;
 Snapshot Save(const GridModel& model) {
   Snapshot values;
   for (const Parameter& parameter : model.parameters())
-    values[parameter.name()] = ToDouble(parameter.local());
+    values[parameter.name()] = AsDoubles(parameter.local());
   return values;
 }
 
