@@ -36,7 +36,8 @@ class ShardContext {
   // Run `job` on the stream of gathers or of reductions, with that stream's group.
   Work Gather(ErrorContext context, std::function<void(ProcessGroup&)> job);
   void Reduce(ErrorContext context, std::function<void(ProcessGroup&)> job);
-  // Returns when at most `in_flight` reductions are running. Errors: throws a reduction's error, after Fail.
+  // Returns when at most `in_flight` reductions are running. Errors: throws a reduction's error,
+  // after Fail.
   void WaitReductions(int in_flight);
 
   void Register(Unit* unit) { units_.push_back(unit); }

@@ -7,10 +7,10 @@ namespace sherd::kernels {
 
 // Multiplies two matrices: out (+)= op(a) op(b), where op transposes when its flag is set.
 //
-// f32 runs on oneDNN, and so does bf16 where the processor has a fast dot product of bf16 pairs; else
-// blocks of bf16 are unpacked to f32 by our own loops, as they are for f64. bf16 operands accumulate in
-// f32, and with an f32 `out` the products are never rounded to bf16.
-// Shapes: op(a) [M, K], op(b) [K, N], out [M, N]; M, N and K may be 0 (K = 0 is a product of
+// f32 runs on oneDNN, and so does bf16 where the processor has a fast dot product of bf16 pairs;
+// else blocks of bf16 are unpacked to f32 by our own loops, as they are for f64. bf16 operands
+// accumulate in f32, and with an f32 `out` the products are never rounded to bf16. Shapes: op(a)
+// [M, K], op(b) [K, N], out [M, N]; M, N and K may be 0 (K = 0 is a product of
 //   zeros). Rows may be strided, elements of a row are adjacent.
 // Ownership: primitives are cached in the device; their scratchpad is workspace of its allocator,
 //   held during the call.

@@ -238,7 +238,9 @@ void ExpectParity(const Case& c) {
     }
     const int64_t calls = int64_t{kSteps} * c.calls * c.micro_batches;
     EXPECT_EQ(run.plain_reductions, calls);
-    if (c.reshard) EXPECT_EQ(run.plain_gathers, 2 * calls);
+    if (c.reshard) {
+      EXPECT_EQ(run.plain_gathers, 2 * calls);
+    }
   });
   std::printf("%-58s worst relative error %.1e\n", Name(c).c_str(), worst);
 }

@@ -152,6 +152,12 @@ check_missing() {
 check_hosts() {
   local what='two hosts' a="sherd-a-$$" b="sherd-b-$$" r ns
   if ! ip netns add "$a" 2> /dev/null; then skip "$what" 'network namespaces cannot be made here'; return; fi
+  # A container may make them and yet not enter them.
+  if ! ip netns exec "$a" true 2> /dev/null; then
+    ip netns del "$a"
+    skip "$what" 'network namespaces cannot be entered here'
+    return
+  fi
   ip netns add "$b" && ip link add veth-a netns "$a" type veth peer name veth-b netns "$b" &&
     ip -n "$a" addr add 10.77.0.1/24 dev veth-a && ip -n "$b" addr add 10.77.0.2/24 dev veth-b &&
     ip -n "$a" link set veth-a up && ip -n "$b" link set veth-b up &&

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_format.h"
 #include "llm/model.h"
 #include "sherd/autograd/loss/causal_lm.h"
 #include "sherd/autograd/optim/adamw.h"
@@ -39,6 +40,10 @@ struct Term {
   const char* name;
   int64_t bytes;
 };
+
+std::string Line(const Term& term) {
+  return absl::StrFormat("  %-38s %12d\n", term.name, term.bytes);
+}
 
 int64_t HighWaterBytes() {
   rusage usage{};
@@ -156,19 +161,15 @@ int Run() {
 
   std::string text;
   int64_t sum = 0;
-  char line[160];
   for (const Term& term : terms) {
     sum += term.bytes;
-    std::snprintf(line, sizeof line, "  %-38s %12lld\n", term.name,
-                  static_cast<long long>(term.bytes));
-    text += line;
+    text += Line(term);
   }
   const int64_t peak = stats.total.peak_bytes;
-  std::snprintf(line, sizeof line, "  %-38s %12lld\n  %-38s %12lld\n  %-38s %12lld\n",
-                "sum, computed beforehand", static_cast<long long>(sum), "counted peak",
-                static_cast<long long>(peak), "growth of the process's high-water mark",
-                static_cast<long long>(grown));
-  text += line;
+  for (const Term& total : {Term{"sum, computed beforehand", sum}, Term{"counted peak", peak},
+                            Term{"growth of the high-water mark", grown}}) {
+    text += Line(total);
+  }
   const double ratio = static_cast<double>(grown) / static_cast<double>(peak);
   const bool below = peak <= sum;
   const bool near = ratio > 0.9 && ratio < 1.1;
