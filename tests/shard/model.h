@@ -108,9 +108,12 @@ inline Variable Energy(const Variable& y) { return Sum(Mul(y, y)); }
 // Values by parameter name, whole.
 using Whole = std::map<std::string, std::vector<double>>;
 
-// The gradients that the ranks hold together; no entry: no gradient on any rank. COLLECTIVE.
-inline Whole GradientsOf(const Module& model, ProcessGroup* group) {
+// The gradients that the ranks hold together; no entry: no gradient on any rank. COLLECTIVE. With
+// `mark`, what a unit reduced counts as a gradient even if this rank did not contribute, as after a
+// window's agreement.
+inline Whole GradientsOf(const Module& model, ProcessGroup* group, bool mark = true) {
   for (Unit* unit : UnitsOf(model)) {
+    if (!mark) break;
     for (int i = 0; i < unit->parameters(); ++i) {
       if (unit->HeldGradient(i).defined()) unit->MarkUsed(i);
     }
