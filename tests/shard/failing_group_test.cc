@@ -21,6 +21,7 @@ namespace {
 struct Plan {
   CollectiveOp op = CollectiveOp::kAllGather;
   int n = 1;
+  int steps = 3;
 };
 
 class FailingGroup final : public ProcessGroup {
@@ -82,10 +83,11 @@ TEST_P(FailingGroupTest, EndsTheStepOnAllRanks) {
     Tape tape;
     const std::string text = ErrorOf([&] {
       const Recording on(tape);
-      for (int step = 0; step < 3; ++step) {
+      for (int step = 0; step < GetParam().second.steps; ++step) {
         tape.Backward(Energy(model(InputOf(world.device(), world.rank()), {0, 1})));
         tape.Reset();
       }
+      model.head.weight().local_grad();
     });
     EXPECT_TRUE(Contains(text, "injected"));
     if (world.rank() == 1) {
@@ -114,7 +116,9 @@ INSTANTIATE_TEST_SUITE_P(
                       std::pair{"OutermostScopeOfBackward", Plan{CollectiveOp::kAllGather, 4}},
                       std::pair{"InnerScopeOfBackward", Plan{CollectiveOp::kAllGather, 5}},
                       std::pair{"FirstReduction", Plan{CollectiveOp::kReduceScatter, 1}},
-                      std::pair{"LastReduction", Plan{CollectiveOp::kReduceScatter, 3}}),
+                      std::pair{"LastReduction", Plan{CollectiveOp::kReduceScatter, 3}},
+                      std::pair{"ReductionSeenByReadingTheGradient",
+                                Plan{CollectiveOp::kReduceScatter, 3, 1}}),
     [](const auto& info) { return std::string(info.param.first); });
 
 }  // namespace
