@@ -337,6 +337,27 @@ TEST(CommConnect, MissingRanksAreNamed) {
   for (std::thread& thread : ranks) thread.join();
 }
 
+// Rank 1 arrives, is gone before the connections are made, and has said why or not.
+absl::Status ConnectWithoutPeer(std::string_view failure) {
+  const std::shared_ptr<Store> store = MakeMemoryStore();
+  EXPECT_TRUE(store->Set("gloo/here/1", "1").ok());
+  EXPECT_TRUE(store->Add("gloo/here/count", 1).ok());
+  if (!failure.empty()) {
+    EXPECT_TRUE(store->Set("gloo/failure", failure).ok());
+  }
+  return World::FromStore(store, 0, 2,
+                          {.threads = 1, .rendezvous_timeout = absl::Milliseconds(300)})
+      .status();
+}
+
+TEST(CommConnect, APeerThatIsGoneBeforeConnectingIsAnError) {
+  const absl::Status silent = ConnectWithoutPeer("");
+  EXPECT_EQ(silent.code(), absl::StatusCode::kDeadlineExceeded) << silent;
+  EXPECT_NE(silent.message().find("rank 0 of 2"), std::string::npos) << silent;
+  const absl::Status said = ConnectWithoutPeer("2\nrank 1 aborted: no disk");
+  EXPECT_EQ(said.message(), "rank 1 aborted: no disk");
+}
+
 TEST(CommConnect, SignalMaskOfTheCallerIsUntouched) {
   RunRanks(2, [](World& w) {
     w.group().Barrier();

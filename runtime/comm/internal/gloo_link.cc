@@ -72,18 +72,21 @@ absl::Status GlooLink::ConnectMesh() {
       SignalsBlocked blocked;  // inherited by the device's thread
       device_ = gloo::transport::tcp::CreateDevice(attr);
     }
-    context_ = std::make_shared<gloo::rendezvous::Context>(rank_, size_);
+    auto context = std::make_shared<gloo::rendezvous::Context>(rank_, size_);
     // Gloo waits for a connection five times as long as it is told.
-    context_->setTimeout(absl::ToChronoMilliseconds(
+    context->setTimeout(absl::ToChronoMilliseconds(
         std::clamp(options_.connect_timeout / 5, absl::Seconds(1), absl::Seconds(20))));
     StoreAdapter adapter(*store_, deadline);
-    context_->connectFullMesh(adapter, device_);
-  } catch (const Error& error) {
-    return error.status();
+    context->connectFullMesh(adapter, device_);
+    // A context that is not connected has nothing to close, and throws when told to.
+    context_ = std::move(context);
   } catch (const std::exception& error) {
-    return absl::UnavailableError(absl::StrCat("rank ", rank_, " of ", size_, " at ",
-                                               options_.address,
-                                               " could not connect to its peers: ", error.what()));
+    // A peer that was connected and failed before us has said why.
+    if (ConsultStore()) return failure_;
+    const auto* own = dynamic_cast<const Error*>(&error);
+    return absl::Status(own == nullptr ? absl::StatusCode::kUnavailable : own->code(),
+                        absl::StrCat("rank ", rank_, " of ", size_, " at ", options_.address,
+                                     " could not connect to its peers: ", error.what()));
   }
   return absl::OkStatus();
 }
