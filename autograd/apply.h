@@ -1,9 +1,11 @@
 #pragma once
 
+#include <concepts>
 #include <initializer_list>
 #include <memory>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "sherd/autograd/op.h"
@@ -22,6 +24,17 @@ std::vector<Variable> Apply(std::shared_ptr<const Op> op, std::span<const Variab
 // Apply for the usual op with one output.
 Variable ApplyOne(std::shared_ptr<const Op> op, std::initializer_list<Variable> inputs,
                   CallSite site);
+
+// The same for an op given as a value, the usual way: ApplyOne(AddOp(), {a, b}, site).
+template <std::derived_from<Op> O>
+std::vector<Variable> Apply(O op, std::span<const Variable> inputs, CallSite site) {
+  return Apply(std::shared_ptr<const Op>(std::make_shared<const O>(std::move(op))), inputs, site);
+}
+template <std::derived_from<Op> O>
+Variable ApplyOne(O op, std::initializer_list<Variable> inputs, CallSite site) {
+  return ApplyOne(std::shared_ptr<const Op>(std::make_shared<const O>(std::move(op))), inputs,
+                  site);
+}
 
 // Throws kInvalidArgument "<what>: <names and descriptions of both operands>".
 [[noreturn]] void RefuseOperands(std::string_view what, std::string_view name_a, const Tensor& a,

@@ -42,6 +42,7 @@ struct OpPlan {
   uint32_t backward_reads_inputs = 0;  // bit i: backward reads input i
   uint32_t backward_reads_outputs = 0;  // bit i: backward reads output i
   bool view = false;                    // the outputs alias inputs; Forward sets them
+  double flops = 0;  // of the forward, where they are many: of matrix products and attention
 
   // Set by Apply before Plan. Bit i: somebody will want the gradient of input i, so what only that
   // gradient reads need not be kept otherwise: the input of a frozen weight.

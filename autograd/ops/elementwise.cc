@@ -177,27 +177,25 @@ class DropoutOp final : public Op {
 }  // namespace
 
 Variable Add(const Variable& a, const Variable& b, CallSite site) {
-  return ApplyOne(std::make_shared<AddOp>(), {a, b}, site);
+  return ApplyOne(AddOp(), {a, b}, site);
 }
 Variable Mul(const Variable& a, const Variable& b, CallSite site) {
-  return ApplyOne(std::make_shared<MulOp>(), {a, b}, site);
+  return ApplyOne(MulOp(), {a, b}, site);
 }
 Variable Scale(const Variable& x, double alpha, CallSite site) {
-  return ApplyOne(std::make_shared<ScaleOp>(alpha), {x}, site);
+  return ApplyOne(ScaleOp(alpha), {x}, site);
 }
-Variable Silu(const Variable& x, CallSite site) {
-  return ApplyOne(std::make_shared<SiluOp>(), {x}, site);
-}
+Variable Silu(const Variable& x, CallSite site) { return ApplyOne(SiluOp(), {x}, site); }
 Variable SiluMul(const Variable& gate, const Variable& up, CallSite site) {
-  return ApplyOne(std::make_shared<SiluMulOp>(), {gate, up}, site);
+  return ApplyOne(SiluMulOp(), {gate, up}, site);
 }
 Variable Cast(const Variable& x, DType dtype, CallSite site) {
   if (x.defined() && x.dtype() == dtype) return x;
-  return ApplyOne(std::make_shared<CastOp>(dtype), {x}, site);
+  return ApplyOne(CastOp(dtype), {x}, site);
 }
 Variable Dropout(const Variable& x, double p, CallSite site) {
   if (!IsRecording() || p == 0.0) return x;
-  return ApplyOne(std::make_shared<DropoutOp>(p), {x}, site);
+  return ApplyOne(DropoutOp(p), {x}, site);
 }
 
 }  // namespace sherd

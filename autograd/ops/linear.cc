@@ -96,11 +96,11 @@ class MatmulOp final : public Op {
 }  // namespace
 
 Variable Linear(const Variable& x, const Variable& weight, CallSite site) {
-  return ApplyOne(std::make_shared<LinearOp>(), {x, weight}, site);
+  return ApplyOne(LinearOp(), {x, weight}, site);
 }
 
 Variable Matmul(const Variable& a, const Variable& b, MatmulOptions options, CallSite site) {
-  return ApplyOne(std::make_shared<MatmulOp>(options), {a, b}, site);
+  return ApplyOne(MatmulOp(options), {a, b}, site);
 }
 
 }  // namespace sherd

@@ -153,29 +153,25 @@ class SumOp final : public Op {
 }  // namespace
 
 Variable Reshape(const Variable& x, const Shape& shape, CallSite site) {
-  return ApplyOne(std::make_shared<ReshapeOp>(shape), {x}, site);
+  return ApplyOne(ReshapeOp(shape), {x}, site);
 }
 
 Variable Slice(const Variable& x, int dim, int64_t begin, int64_t end, CallSite site) {
-  return ApplyOne(std::make_shared<SplitOp>(dim, begin, std::vector<int64_t>{end - begin}, false),
-                  {x}, site);
+  return ApplyOne(SplitOp(dim, begin, std::vector<int64_t>{end - begin}, false), {x}, site);
 }
 
 std::vector<Variable> Split(const Variable& x, int dim, std::span<const int64_t> sizes,
                             CallSite site) {
-  return Apply(
-      std::make_shared<SplitOp>(dim, 0, std::vector<int64_t>(sizes.begin(), sizes.end()), true),
-      {&x, 1}, site);
+  return Apply(SplitOp(dim, 0, std::vector<int64_t>(sizes.begin(), sizes.end()), true), {&x, 1},
+               site);
 }
 
 Variable Concat(std::span<const Variable> xs, int dim, CallSite site) {
   if (xs.empty())
     ThrowInvalidArgument("at least one operand is needed", {.op = "concat", .site = site});
-  return Apply(std::make_shared<ConcatOp>(dim), xs, site)[0];
+  return Apply(ConcatOp(dim), xs, site)[0];
 }
 
-Variable Sum(const Variable& x, CallSite site) {
-  return ApplyOne(std::make_shared<SumOp>(), {x}, site);
-}
+Variable Sum(const Variable& x, CallSite site) { return ApplyOne(SumOp(), {x}, site); }
 
 }  // namespace sherd

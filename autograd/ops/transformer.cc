@@ -161,21 +161,21 @@ class AttentionOp final : public Op {
 }  // namespace
 
 Variable EmbeddingLookup(const Variable& ids, const Variable& table, CallSite site) {
-  return ApplyOne(std::make_shared<EmbeddingOp>(), {ids, table}, site);
+  return ApplyOne(EmbeddingOp(), {ids, table}, site);
 }
 
 Variable RmsNorm(const Variable& x, const Variable& weight, double eps, CallSite site) {
-  return ApplyOne(std::make_shared<RmsNormOp>(eps), {x, weight}, site);
+  return ApplyOne(RmsNormOp(eps), {x, weight}, site);
 }
 
 Variable Rope(const Variable& x, const kernels::RopeTables& tables, int64_t first_position,
               CallSite site) {
-  return ApplyOne(std::make_shared<RopeOp>(tables, first_position), {x}, site);
+  return ApplyOne(RopeOp(tables, first_position), {x}, site);
 }
 
 Variable Attention(const Variable& q, const Variable& k, const Variable& v,
                    kernels::AttentionOptions options, CallSite site) {
-  return ApplyOne(std::make_shared<AttentionOp>(options), {q, k, v}, site);
+  return ApplyOne(AttentionOp(options), {q, k, v}, site);
 }
 
 }  // namespace sherd
