@@ -69,14 +69,22 @@ struct RmsNormBackwardArgs {
   bool add_x;
 };
 
+// Classes [first, first + cols) of rows whose softmax may go over more.
 struct CrossEntropyArgs {
   const void* logits;
-  void* lse;               // f32, f64 for f64
-  void* grad;              // backward only
-  const int64_t* targets;  // -1: ignored
-  double* loss;            // [rows], forward only
-  int64_t rows, cols, stride, grad_stride;
-  double scale;
+  const int64_t* targets;  // among all classes; -1: ignored
+  int64_t first;
+  int64_t rows, cols, stride;
+  // Forward: f64, one for each row. `logit_sum` may be null.
+  double* row_lse;
+  double* target_logit;  // written where the target is one of these classes
+  double* logit_sum;
+  // Backward.
+  const void* lse;  // over all classes; f32, f64 for f64
+  void* grad;
+  int64_t grad_stride;
+  double scale, z_slope;     // z_slope: 2 z
+  double on_target, on_all;  // the target distribution: 1 - smoothing, and smoothing / classes
   bool add;
 };
 

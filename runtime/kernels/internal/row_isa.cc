@@ -65,53 +65,73 @@ void RmsNormBackward(const internal::RmsNormBackwardArgs& args) {
 template <typename T>
 void CrossEntropy(const internal::CrossEntropyArgs& args) {
   using C = Compute<T>;
+  constexpr C kNone = -C(__builtin_inff());
   for (int64_t r = 0; r < args.rows; ++r) {
     const T* const x = static_cast<const T*>(args.logits) + r * args.stride;
-    C most = -__builtin_inff();
+    C most = kNone;
     _Pragma("omp simd reduction(max:most)") for (int64_t i = 0; i < args.cols; ++i) {
       const C value = Widen(x[i]);
       most = value > most ? value : most;
     }
+    const C base = most == kNone ? C(0) : most;
     C sum = 0;
     _Pragma("omp simd reduction(+:sum)") for (int64_t i = 0; i < args.cols; ++i) {
-      sum += Exp(Widen(x[i]) - most);
+      sum += Exp(Widen(x[i]) - base);
     }
-    const C lse = most + static_cast<C>(__builtin_log(static_cast<double>(sum)));
-    static_cast<C*>(args.lse)[r] = lse;
-    const int64_t target = args.targets[r];
-    args.loss[r] =
-        target < 0 ? 0.0 : static_cast<double>(lse) - static_cast<double>(Widen(x[target]));
+    args.row_lse[r] = static_cast<double>(most) + __builtin_log(static_cast<double>(sum));
+    const int64_t target = args.targets[r] - args.first;
+    if (args.targets[r] >= 0 && target >= 0 && target < args.cols) {
+      args.target_logit[r] = static_cast<double>(Widen(x[target]));
+    }
+    if (args.logit_sum == nullptr) continue;
+    double total = 0;
+    _Pragma("omp simd reduction(+:total)") for (int64_t i = 0; i < args.cols; ++i) {
+      total += static_cast<double>(Widen(x[i]));
+    }
+    args.logit_sum[r] = total;
   }
 }
 
+// grad (+)= scale (slope softmax - on_all), and less on_target at the target.
+template <typename C>
+struct GradRow {
+  C lse, scale, slope, on_target, on_all;
+};
+
 template <bool kAdd, typename T>
-void CrossEntropyGradRow(const T* x, Compute<T> lse, Compute<T> scale, int64_t target, T* grad,
+void CrossEntropyGradRow(const T* x, const GradRow<Compute<T>>& row, int64_t target, T* grad,
                          int64_t cols) {
+  using C = Compute<T>;
   // The target's element is put aside: it may be overwritten, and is computed once more at the end.
-  const Compute<T> logit = Widen(x[target]);
-  const T before = grad[target];
+  const bool here = target >= 0 && target < cols;
+  const C logit = here ? Widen(x[target]) : C(0);
+  const T before = here ? grad[target] : T();
+  const C lse = row.lse, scale = row.scale, slope = row.slope, on_all = row.on_all;
   SHERD_SIMD for (int64_t i = 0; i < cols; ++i) {
-    Put<kAdd>(grad + i, scale * Exp(Widen(x[i]) - lse));
+    Put<kAdd>(grad + i, scale * (slope * Exp(Widen(x[i]) - lse) - on_all));
   }
+  if (!here) return;
   grad[target] = before;
-  Put<kAdd>(grad + target, scale * (Exp(logit - lse) - Compute<T>(1)));
+  Put<kAdd>(grad + target, scale * (slope * Exp(logit - lse) - on_all - row.on_target));
 }
 
 template <typename T>
 void CrossEntropyBackward(const internal::CrossEntropyArgs& args) {
   using C = Compute<T>;
-  const C scale = static_cast<C>(args.scale);
   for (int64_t r = 0; r < args.rows; ++r) {
     const T* const x = static_cast<const T*>(args.logits) + r * args.stride;
     T* const grad = static_cast<T*>(args.grad) + r * args.grad_stride;
-    const int64_t target = args.targets[r];
-    if (target < 0) {
+    if (args.targets[r] < 0) {
       if (!args.add) __builtin_memset(grad, 0, static_cast<uint64_t>(args.cols) * sizeof(T));
       continue;
     }
     const C lse = static_cast<const C*>(args.lse)[r];
-    args.add ? CrossEntropyGradRow<true>(x, lse, scale, target, grad, args.cols)
-             : CrossEntropyGradRow<false>(x, lse, scale, target, grad, args.cols);
+    const GradRow<C> row = {lse, static_cast<C>(args.scale),
+                            C(1) + static_cast<C>(args.z_slope) * lse,
+                            static_cast<C>(args.on_target), static_cast<C>(args.on_all)};
+    const int64_t target = args.targets[r] - args.first;
+    args.add ? CrossEntropyGradRow<true>(x, row, target, grad, args.cols)
+             : CrossEntropyGradRow<false>(x, row, target, grad, args.cols);
   }
 }
 
