@@ -193,8 +193,8 @@ TEST_F(TapeErrorsTest, UndefinedAndMixedDeviceOperandsAreNamed) {
               }),
               {"operand 0", "cpu:0", "operand 2", "cpu:1"});
   ExpectError(ErrorOf([&] { CausalLmLoss()(x, labels); }),
-              {"[cross_entropy]", "cpu:0", "i64 [2] on cpu:1"});
-  ExpectError(ErrorOf([&] { CausalLmLoss()(x, Tensor()); }), {"operand 1 is undefined"});
+              {"[causal_lm_loss]", "logits on cpu:0 and labels on cpu:1", "i64 [2] on cpu:1"});
+  ExpectError(ErrorOf([&] { CausalLmLoss()(x, Tensor()); }), {"labels of the batch are undefined"});
   LinearLayer layer(2, 2, Initializer::Constant(1.0), DType::kF64);
   Initialize(layer, device_, 1);
   ExpectError(ErrorOf([&] { layer(there); }), {"cpu:1", "parameter 'weight'", "cpu:0"});
@@ -240,7 +240,7 @@ TEST_F(TapeErrorsTest, MismatchedOperandsAreBothDescribed) {
   ExpectError(ErrorOf([&] {
                 CausalLmLoss()(x, TensorOf<int64_t>(device_, {0, 3}, {2}));
               }),
-              {"[cross_entropy]", "3"});
+              {"[causal_lm_loss]", "label 3 at [1] is outside [0, 3)"});
 }
 
 TEST_F(TapeErrorsTest, LeavesAreFloats) {
