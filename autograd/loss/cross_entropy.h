@@ -36,8 +36,8 @@ struct LinearCrossEntropyOptions {
 //     forward   N n bytes of the dtype + 4 N      (8 N for f64)
 //     backward  N n bytes of the dtype, and 4 N C for 16-bit hidden, whose gradient is summed over
 //               chunks in f32 and rounded once
-//   on the device and 32 N on the host. Gradients go straight to where they are wanted; either
-//   operand may be frozen, and its product is then left out.
+//   on the device, with the workspace of Matmul, and 32 N on the host. Gradients go straight to
+//   where they are wanted; either operand may be frozen, and its product is then left out.
 // Errors: as Linear and CrossEntropy. REQUIRES: a sharded weight is resident: call it inside the
 //   module that owns the head.
 // Source: the idea of Wijmans et al. 2024, "Cut Your Losses in Large-Vocabulary Language Models".
