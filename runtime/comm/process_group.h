@@ -37,9 +37,10 @@ struct CollectiveCall {
 //
 // Collectives block until this rank's part is done, on whatever thread calls them. Reductions SUM,
 // nothing else; who divides is decided elsewhere. Sums are taken in rank order, ((r0 + r1) +
-// r2)..., so a rerun has the same bits, and every rank has the same. bf16 is added up in f32 and
-// rounded once. Threads: one collective at a time per group; collectives of a group and of its
-// forks may run at
+// r2)..., so a rerun has the same bits, and every rank has the same. bf16 and f16 are added up in
+// f32 and rounded once.
+//
+// Threads: one collective at a time per group; collectives of a group and of its forks may run at
 //   once. A second call that overlaps is kFailedPrecondition. Abort at any time from any thread.
 // Errors: collectives throw sherd::Error. kInvalidArgument for bad arguments, found before anything
 //   is sent; kFailedPrecondition, on all ranks, when ranks call different collectives, naming both

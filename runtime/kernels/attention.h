@@ -20,7 +20,7 @@ struct AttentionOptions {
 // Shapes: q and out [B, T, H, D]; k and v [B, S, Hkv, D], H a multiple of Hkv: query head h reads
 //   key head h / (H / Hkv). lse [B, H, T] contiguous. D at most 256, any T and S. All but lse may
 //   be strided in B, T and H, adjacent in D.
-// Dtypes: one float dtype; lse f64 for f64, else f32. bf16 is unpacked tile by tile; scores,
+// Dtypes: one float dtype; lse f64 for f64, else f32. 16-bit is unpacked tile by tile; scores,
 //   softmax and sums are f32.
 // Cost: a workspace of 2 S D elements for each thread.
 // REQUIRES: out overlaps no input.

@@ -94,6 +94,8 @@ void Fill(const Tensor& out, double value) {
       return FillRuns(out, value);
     case DType::kBF16:
       return FillRuns(out, BFloat16(static_cast<float>(value)));
+    case DType::kF16:
+      return FillRuns(out, Float16(static_cast<float>(value)));
     case DType::kI32:
       return FillRuns(out, static_cast<int32_t>(value));
     case DType::kI64:

@@ -7,7 +7,7 @@
 //
 // Shapes: all operands of a call have one shape; there is no broadcasting. Any strides; adjacent
 //   innermost elements are the fast case, so the halves of a fused [N, 2F] need no copy.
-// Dtypes: bf16 is computed in f32 and rounded once, at the end.
+// Dtypes: bf16 and f16 are computed in f32 and rounded once, at the end.
 // REQUIRES: operands of one float dtype unless said otherwise. An output is either exactly one of
 //   the inputs (same elements, same strides) or overlaps none.
 namespace sherd::kernels {

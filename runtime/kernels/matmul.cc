@@ -76,7 +76,7 @@ void Matmul(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b
   CheckMatrix(out);
   const DType dtype = a.dtype();
   SHERD_CHECK(IsFloating(dtype) && b.dtype() == dtype &&
-                  (out.dtype() == dtype || (dtype == DType::kBF16 && out.dtype() == DType::kF32)),
+                  (out.dtype() == dtype || (SizeOf(dtype) == 2 && out.dtype() == DType::kF32)),
               "the dtypes of a matmul do not fit");
   MatmulProblem p = {.a = nullptr,
                      .b = nullptr,
@@ -106,12 +106,15 @@ void Matmul(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b
   p.out = internal::Address(out);
   const Device& device = out.device();
   const internal::GemmLoops& loops = *internal::LoopsOf(device).gemm;
+  const bool wide_out = out.dtype() == DType::kF32;
   if (dtype == DType::kF64) {
     OwnMatmul(device, p, loops.f64);
+  } else if (dtype == DType::kF16) {
+    OwnMatmul(device, p, wide_out ? loops.f16_to_f32 : loops.f16);
   } else if ((dtype == DType::kBF16 && !cpu::Bf16DotIsFast()) ||
              !internal::OneDnnMatmul(device, p)) {
     SHERD_CHECK(dtype == DType::kBF16, "oneDNN has no f32 matmul");
-    OwnMatmul(device, p, out.dtype() == DType::kF32 ? loops.bf16_to_f32 : loops.bf16);
+    OwnMatmul(device, p, wide_out ? loops.bf16_to_f32 : loops.bf16);
   }
 }
 

@@ -23,8 +23,8 @@ struct AdamWCoefficients {
 //
 // Computed in f32 (f64 for f64), whatever is stored.
 // Shapes: equal element counts, contiguous.
-// Dtypes: param any float; grad has that of param, and so have m and v; with a bf16 param each may
-//   be f32 instead.
+// Dtypes: param any float; grad has that of param, and so have m and v; with a 16-bit param each
+//   may be f32 instead.
 // REQUIRES: the pieces do not overlap.
 // Source: Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization".
 void AdamWStep(const Tensor& param, const Tensor& grad, const Tensor& m, const Tensor& v,

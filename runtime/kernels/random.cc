@@ -36,6 +36,8 @@ void FillWith(const Tensor& out, int64_t first_element, const F& value) {
       return fill(out.data<double>());
     case DType::kBF16:
       return fill(out.data<BFloat16>());
+    case DType::kF16:
+      return fill(out.data<Float16>());
     default:
       SHERD_CHECK(false, "random values are floats");
   }

@@ -16,7 +16,7 @@ struct RopeTables {
 };
 
 // Tables for positions [0, positions): angle = position * theta^(-2i/D), computed in f64.
-// REQUIRES: head_size even; dtype f32 (for f32 and bf16 activations) or f64.
+// REQUIRES: head_size even; dtype f32 (for f32, bf16 and f16 activations) or f64.
 RopeTables MakeRopeTables(const Device& device, DType dtype, int64_t positions, int64_t head_size,
                           double theta = 10000.0);
 

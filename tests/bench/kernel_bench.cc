@@ -115,6 +115,8 @@ void BenchElementwise(const Bench& bench, DType dtype) {
              [&, to = bench.Random(shape)] { Cast(a, to); });
   bench.Time("cast to bf16 " + name, bytes + 2.0 * static_cast<double>(a.numel()), "B/s",
              [&, to = bench.Random(shape, DType::kBF16)] { Cast(a, to); });
+  bench.Time("cast to f16 " + name, bytes + 2.0 * static_cast<double>(a.numel()), "B/s",
+             [&, to = bench.Random(shape, DType::kF16)] { Cast(a, to); });
   bench.Time("silu " + name, 2 * bytes, "B/s", [&] { Silu(a, c); });
   bench.Time("silu_mul " + name, 3 * bytes, "B/s", [&] { SiluMul(a, b, c); });
   bench.Time("silu_mul backward " + name, 5 * bytes, "B/s",
@@ -170,10 +172,12 @@ void BenchUpdates(const Bench& bench, DType dtype) {
              [&] { FillNormal(p, 1, 0, 0.0, 1.0); });
 }
 
+constexpr DType kFloats[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF64};
+
 void Run(const Bench& bench) {
   std::printf("%s, %d threads\n", std::string(NameOf(cpu::IsaOf(bench.device))).c_str(),
               bench.device.pool().threads());
-  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
+  for (DType dtype : kFloats) {
     BenchMatmul(bench, dtype, 2048, 256, 256);
     BenchMatmul(bench, dtype, 2048, 256, 688);
     BenchMatmul(bench, dtype, 2048, 688, 256);
@@ -182,13 +186,13 @@ void Run(const Bench& bench) {
     BenchMatmul(bench, dtype, 2048, 512, 8192);
     BenchMatmul(bench, dtype, 17, 65, 33);
   }
-  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
+  for (DType dtype : kFloats) {
     BenchAttention(bench, dtype, 8, 256, 4, 32, true);
     BenchAttention(bench, dtype, 8, 256, 4, 64, true);
     BenchAttention(bench, dtype, 2, 256, 4, 64, false);
     BenchAttention(bench, dtype, 1, 2048, 2, 128, true);
   }
-  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF64}) {
+  for (DType dtype : kFloats) {
     BenchElementwise(bench, dtype);
     BenchRows(bench, dtype);
     BenchUpdates(bench, dtype);

@@ -25,7 +25,10 @@ using testing::RunRanks;
 // are exact in every dtype.
 double Element(int rank, int64_t i, DType dtype) {
   const uint64_t hash = Mix64(static_cast<uint64_t>(rank) << 40 | static_cast<uint64_t>(i));
-  return static_cast<double>(hash % (dtype == DType::kBF16 ? 64 : 100000)) - 30;
+  return static_cast<double>(hash % (dtype == DType::kBF16  ? 64
+                                     : dtype == DType::kF16 ? 512
+                                                            : 100000)) -
+         30;
 }
 
 void Put(char* data, int64_t i, DType dtype, double value) {
@@ -37,6 +40,8 @@ void Put(char* data, int64_t i, DType dtype, double value) {
       return put(value);
     case DType::kBF16:
       return put(BFloat16(static_cast<float>(value)));
+    case DType::kF16:
+      return put(Float16(static_cast<float>(value)));
     case DType::kI32:
       return put(static_cast<int32_t>(value));
     case DType::kI64:
@@ -56,6 +61,8 @@ double Take(const char* data, int64_t i, DType dtype) {
       return get(double());
     case DType::kBF16:
       return static_cast<double>(static_cast<float>(get(BFloat16())));
+    case DType::kF16:
+      return static_cast<double>(static_cast<float>(get(Float16())));
     case DType::kI32:
       return get(int32_t());
     case DType::kI64:
@@ -85,7 +92,8 @@ int64_t FirstWrong(const char* data, int64_t elems, DType dtype, const Expected&
   return -1;
 }
 
-constexpr DType kAllTypes[] = {DType::kF32, DType::kF64, DType::kBF16, DType::kI32, DType::kI64};
+constexpr DType kAllTypes[] = {DType::kF32, DType::kF64, DType::kBF16,
+                               DType::kF16, DType::kI32, DType::kI64};
 
 class CommGroup : public ::testing::TestWithParam<std::tuple<int, int64_t>> {
  protected:
@@ -246,6 +254,16 @@ TEST(CommOrder, BFloat16IsAddedUpInFloatAndRoundedOnce) {
     w.group().AllReduce(few.data(), 5, DType::kBF16);
     EXPECT_EQ(static_cast<float>(data[39999]), 260.0f);
     EXPECT_EQ(static_cast<float>(few[4]), 260.0f);
+  });
+}
+
+TEST(CommOrder, Float16IsAddedUpInFloatAndRoundedOnce) {
+  // 2048 + 1 rounds back to 2048 in f16, so four ranks would give 2048; in f32 the sum is 2051, and
+  // the nearest even f16 is 2052.
+  RunRanks(4, [](World& w) {
+    std::vector<Float16> data(40000, Float16(w.rank() == 0 ? 2048.0f : 1.0f));
+    w.group().AllReduce(data.data(), 40000, DType::kF16);
+    EXPECT_EQ(static_cast<float>(data[39999]), 2052.0f);
   });
 }
 

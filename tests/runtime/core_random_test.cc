@@ -109,18 +109,71 @@ TEST(BFloat16Test, EveryValueSurvivesAFloat) {
   }
 }
 
+// Halves in order of their bits, from the definition: (-1)^sign 2^(e - 15) (1 + fraction / 1024).
+double HalfOf(uint32_t bits) {
+  const auto exponent = static_cast<int>(bits >> 10 & 31);
+  const double fraction = static_cast<double>(bits & 0x3ff) / 1024;
+  const double magnitude =
+      exponent == 0 ? std::ldexp(fraction, -14) : std::ldexp(1 + fraction, exponent - 15);
+  return bits & 0x8000 ? -magnitude : magnitude;
+}
+
+uint16_t HalfBits(double x) { return Float16(static_cast<float>(x)).bits; }
+
+TEST(Float16Test, EveryFiniteValueIsTheOneOfTheDefinitionAndSurvives) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    if ((bits >> 10 & 31) == 31) continue;
+    Float16 value;
+    value.bits = static_cast<uint16_t>(bits);
+    ASSERT_EQ(static_cast<double>(static_cast<float>(value)), HalfOf(bits)) << bits;
+    ASSERT_EQ(Float16(static_cast<float>(value)).bits, bits);
+  }
+}
+
+TEST(Float16Test, RoundsToNearestTiesToEvenBetweenAllNeighbours) {
+  for (uint32_t bits = 0; bits < 0x7bff; ++bits) {
+    const double low = HalfOf(bits), middle = (low + HalfOf(bits + 1)) / 2;
+    const uint32_t even = bits + (bits & 1);
+    ASSERT_EQ(HalfBits(middle), even) << bits;
+    ASSERT_EQ(HalfBits(-middle), even | 0x8000) << bits;
+    ASSERT_EQ(Float16(std::nextafterf(static_cast<float>(middle), 0.0f)).bits, bits) << bits;
+    ASSERT_EQ(Float16(std::nextafterf(static_cast<float>(middle), 1e6f)).bits, bits + 1) << bits;
+  }
+}
+
+TEST(Float16Test, OverflowsToInfinityFrom65520AndKeepsInfinitiesAndNans) {
+  EXPECT_EQ(HalfBits(65519.99), 0x7bff);
+  EXPECT_EQ(HalfBits(65520), 0x7c00);
+  EXPECT_EQ(HalfBits(-1e30), 0xfc00);
+  const float inf = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(HalfBits(static_cast<double>(-inf)), 0xfc00);
+  Float16 half;
+  half.bits = 0xfc00;
+  EXPECT_EQ(static_cast<float>(half), -inf);
+  for (uint32_t nan : {0x7F800001u, 0xFF800001u, 0x7FFFFFFFu, 0xFFFFFFFFu, 0x7FC00000u}) {
+    const Float16 value(std::bit_cast<float>(nan));
+    EXPECT_TRUE(std::isnan(static_cast<float>(value))) << nan;
+    EXPECT_EQ(value.bits >> 15, nan >> 31);
+  }
+  EXPECT_EQ(Float16(-0.0f).bits, 0x8000);
+}
+
 TEST(DTypeTest, SizesAndNames) {
   EXPECT_EQ(SizeOf(DType::kF32), 4);
   EXPECT_EQ(SizeOf(DType::kF64), 8);
   EXPECT_EQ(SizeOf(DType::kBF16), 2);
+  EXPECT_EQ(SizeOf(DType::kF16), 2);
   EXPECT_EQ(SizeOf(DType::kI32), 4);
   EXPECT_EQ(SizeOf(DType::kI64), 8);
   EXPECT_EQ(NameOf(DType::kF32), "f32");
   EXPECT_EQ(NameOf(DType::kBF16), "bf16");
+  EXPECT_EQ(NameOf(DType::kF16), "f16");
   EXPECT_EQ(NameOf(DType::kI64), "i64");
   EXPECT_EQ(DTypeOf<BFloat16>, DType::kBF16);
   EXPECT_EQ(DTypeOf<int64_t>, DType::kI64);
+  EXPECT_EQ(DTypeOf<Float16>, DType::kF16);
   EXPECT_TRUE(IsFloating(DType::kBF16));
+  EXPECT_TRUE(IsFloating(DType::kF16));
   EXPECT_FALSE(IsFloating(DType::kI32));
 }
 

@@ -72,8 +72,8 @@ void Check(const Problem& p, DType dtype, Write write, Lay lay) {
   const Values before_q = RandomValues(dtype, q_shape, 5),
                before_k = RandomValues(dtype, k_shape, 6);
   const Grads want = Reference(p, scale, q, k, v, grad);
-  // The backward of bf16 starts from an `out` that was rounded.
-  const double tolerance = dtype == DType::kBF16 ? 3e-2 : 4 * ToleranceOf(dtype);
+  // The backward of 16-bit types starts from an `out` that was rounded.
+  const double tolerance = (SizeOf(dtype) == 2 ? 5 : 4) * ToleranceOf(dtype);
   CheckEverywhere({want.out, want.lse, Written(write, before_q, want.q),
                    Written(write, before_k, want.k), Written(write, before_k, want.v)},
                   tolerance, Describe(dtype, write, q_shape) + " " + k_shape.ToString(),

@@ -168,6 +168,37 @@ TEST(ElementwiseTest, CastToBf16RoundsTiesToEvenAndKeepsNan) {
                   });
 }
 
+TEST(ElementwiseTest, CastToF16RoundsTiesToEvenAndKeepsSubnormalsAndNan) {
+  const double inf = std::numeric_limits<double>::infinity();
+  const Values x = {DType::kF32,
+                    {9},
+                    {1.00048828125, 1.00146484375, 65519.0, 65520.0, -inf, 0x1p-25, 0x1.8p-24,
+                     std::nan(""), -0x1.ff8p-15}};
+  CheckEverywhere(
+      {{1.0, 1.001953125, 65504.0, inf, -inf, 0.0, 0x1p-23, std::nan(""), -0x1.ff8p-15}}, 0.0,
+      "ties", [&](const Device& device) {
+        const Tensor out = Tensor::Empty(device, DType::kF16, {9});
+        Cast(ToTensor(device, x), out);
+        return Results{FromTensor(out)};
+      });
+}
+
+// Every half, as the loops of each instruction set read and write them.
+TEST(ElementwiseTest, EveryF16SurvivesTheLoops) {
+  std::vector<Float16> halves(0x10000);
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) halves[bits].bits = static_cast<uint16_t>(bits);
+  std::vector<double> want(halves.size());
+  for (size_t i = 0; i < want.size(); ++i) want[i] = static_cast<float>(halves[i]);
+  CheckEverywhere({want, want}, 0.0, "halves", [&](const Device& device) {
+    const Tensor x = Tensor::FromHost<Float16>(device, halves, {0x10000});
+    const Tensor wide = Tensor::Empty(device, DType::kF32, {0x10000});
+    const Tensor back = Tensor::Empty(device, DType::kF16, {0x10000});
+    Cast(x, wide);
+    Cast(wide, back);
+    return Results{FromTensor(wide), FromTensor(back)};
+  });
+}
+
 TEST(ElementwiseTest, CopyTakesAnyStrides) {
   const Device device = Device::Cpu({.threads = 3});
   const Values x = RandomValues(DType::kF32, {4, 6, 5}, 1);

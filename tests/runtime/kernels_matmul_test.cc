@@ -41,10 +41,9 @@ void CheckProduct(DType in, DType out_dtype, Sizes s, bool ta, bool tb, Write wr
 }
 
 TEST(MatmulTest, AgreesWithPlainLoops) {
-  const std::pair<DType, DType> dtypes[] = {{DType::kF32, DType::kF32},
-                                            {DType::kF64, DType::kF64},
-                                            {DType::kBF16, DType::kBF16},
-                                            {DType::kBF16, DType::kF32}};
+  const std::pair<DType, DType> dtypes[] = {
+      {DType::kF32, DType::kF32},  {DType::kF64, DType::kF64}, {DType::kBF16, DType::kBF16},
+      {DType::kBF16, DType::kF32}, {DType::kF16, DType::kF16}, {DType::kF16, DType::kF32}};
   for (auto [in, out] : dtypes) {
     for (Sizes s : {Sizes{1, 1, 1}, Sizes{1, 7, 5}, Sizes{33, 1, 17}, Sizes{19, 67, 300}}) {
       for (bool ta : {false, true}) {
@@ -59,7 +58,7 @@ TEST(MatmulTest, AgreesWithPlainLoops) {
 
 TEST(MatmulTest, GradientOfAWeightOverManyRowsHasOneOrder) {
   for (DType in : kFloats) {
-    const DType out = in == DType::kBF16 ? DType::kF32 : in;
+    const DType out = WideOf(in);
     CheckProduct(in, out, {65, 48, 2048}, true, false, Write::kAdd, Lay::kContiguous);
     CheckProduct(in, out, {256, 130, 400}, false, true, Write::kOverwrite, Lay::kContiguous);
   }
@@ -68,7 +67,7 @@ TEST(MatmulTest, GradientOfAWeightOverManyRowsHasOneOrder) {
 // oneDNN left to itself splits the sum over k between threads when the output is small.
 TEST(MatmulTest, LongSumsOfAFewOutputsHaveOneOrder) {
   for (DType in : kFloats) {
-    const DType out = in == DType::kBF16 ? DType::kF32 : in;
+    const DType out = WideOf(in);
     CheckProduct(in, out, {16, 32, 20000}, true, false, Write::kOverwrite, Lay::kContiguous);
     CheckProduct(in, out, {3, 300, 4000}, false, true, Write::kOverwrite, Lay::kContiguous);
   }

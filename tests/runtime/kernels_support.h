@@ -16,7 +16,7 @@
 // How kernels are compared with plain f64 loops, for every dtype, instruction set and thread count.
 namespace sherd::kernels::test {
 
-inline constexpr DType kFloats[] = {DType::kF32, DType::kF64, DType::kBF16};
+inline constexpr DType kFloats[] = {DType::kF32, DType::kF64, DType::kBF16, DType::kF16};
 inline constexpr Write kWrites[] = {Write::kOverwrite, Write::kAdd};
 
 inline DType WideOf(DType dtype) { return dtype == DType::kF64 ? dtype : DType::kF32; }
@@ -25,6 +25,7 @@ inline DType WideOf(DType dtype) { return dtype == DType::kF64 ? dtype : DType::
 inline double Rounded(double x, DType dtype) {
   if (dtype == DType::kF64) return x;
   if (dtype == DType::kF32) return static_cast<float>(x);
+  if (dtype == DType::kF16) return static_cast<float>(Float16(static_cast<float>(x)));
   return static_cast<float>(BFloat16(static_cast<float>(x)));
 }
 
@@ -65,6 +66,9 @@ inline void Poke(const Tensor& x, int64_t elem, double value) {
   } else if (x.dtype() == DType::kF32) {
     const float f = static_cast<float>(value);
     std::memcpy(at, &f, 4);
+  } else if (x.dtype() == DType::kF16) {
+    const Float16 h(static_cast<float>(value));
+    std::memcpy(at, &h, 2);
   } else {
     const BFloat16 b(static_cast<float>(value));
     std::memcpy(at, &b, 2);
@@ -82,6 +86,11 @@ inline double Peek(const Tensor& x, int64_t elem) {
     float f;
     std::memcpy(&f, at, 4);
     return f;
+  }
+  if (x.dtype() == DType::kF16) {
+    Float16 h;
+    std::memcpy(&h, at, 2);
+    return static_cast<float>(h);
   }
   BFloat16 b;
   std::memcpy(&b, at, 2);
@@ -130,6 +139,7 @@ inline std::vector<double> FromTensor(const Tensor& x) {
 }
 
 inline double ToleranceOf(DType dtype) {
+  if (dtype == DType::kF16) return 7.5e-4;
   return dtype == DType::kF64 ? 2e-14 : dtype == DType::kF32 ? 4e-6 : 6e-3;
 }
 

@@ -15,14 +15,15 @@
 namespace sherd::testing {
 namespace {
 
-constexpr std::array kDTypes = {DType::kF32, DType::kF64, DType::kBF16};
+constexpr std::array kDTypes = {DType::kF32, DType::kF64, DType::kBF16, DType::kF16};
 
 std::vector<LayoutEntry> RandomEntries(uint64_t seed, int64_t largest) {
   const auto count = 1 + Philox4x32(seed, 0, 0)[0] % 12;
   std::vector<LayoutEntry> entries;
   for (uint64_t i = 0; i < count; ++i) {
     const auto random = Philox4x32(seed, i, 1);
-    entries.push_back({random[0] % largest, kDTypes[random[1] % 3], random[2] % 3 != 0});
+    entries.push_back(
+        {random[0] % largest, kDTypes[random[1] % kDTypes.size()], random[2] % 3 != 0});
   }
   return entries;
 }

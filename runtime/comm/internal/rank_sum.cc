@@ -33,6 +33,17 @@ struct Bf16 {
   }
 };
 
+struct F16 {
+  using Element = uint16_t;
+  using Sum = float;
+  static float Load(uint16_t bits) {
+    Float16 x;
+    x.bits = bits;
+    return static_cast<float>(x);
+  }
+  static uint16_t Store(float x) { return Float16(x).bits; }
+};
+
 template <typename Kind>
 void SumBlocks(std::span<const void* const> inputs, void* out_bytes, int64_t elems, bool add) {
   using Element = typename Kind::Element;
@@ -65,6 +76,8 @@ void SumInRankOrder(std::span<const void* const> inputs, void* out, int64_t elem
       return SumBlocks<Plain<double>>(inputs, out, elems, add);
     case DType::kBF16:
       return SumBlocks<Bf16>(inputs, out, elems, add);
+    case DType::kF16:
+      return SumBlocks<F16>(inputs, out, elems, add);
     case DType::kI32:
       return SumBlocks<Plain<uint32_t>>(inputs, out, elems, add);
     case DType::kI64:

@@ -154,7 +154,7 @@ const internal::ElementwiseLoops kElementwiseLoops = {
     .mul = SHERD_FLOATS(Binary, MulOf SHERD_COMMA),
     .scale = SHERD_FLOATS(Scale),
     .cast = {SHERD_FLOATS(Cast, float SHERD_COMMA), SHERD_FLOATS(Cast, double SHERD_COMMA),
-             SHERD_FLOATS(Cast, Bf16 SHERD_COMMA)},
+             SHERD_FLOATS(Cast, Bf16 SHERD_COMMA), SHERD_FLOATS(Cast, F16 SHERD_COMMA)},
     .silu = SHERD_FLOATS(Unary, SiluOf SHERD_COMMA),
     .silu_backward = SHERD_FLOATS(Binary, SiluBackwardOf SHERD_COMMA),
     .silu_mul = SHERD_FLOATS(Binary, SiluMulOf SHERD_COMMA),

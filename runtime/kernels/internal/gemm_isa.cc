@@ -78,6 +78,8 @@ const internal::GemmLoops kGemmLoops = {
     .f64 = Gemm<double, double>,
     .bf16 = Gemm<Bf16, Bf16>,
     .bf16_to_f32 = Gemm<Bf16, float>,
+    .f16 = Gemm<F16, F16>,
+    .f16_to_f32 = Gemm<F16, float>,
 };
 
 }  // namespace sherd::kernels::SHERD_ISA

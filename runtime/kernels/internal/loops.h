@@ -12,8 +12,8 @@
 // builtins and names inside sherd::kernels::SHERD_ISA.
 namespace sherd::kernels::internal {
 
-// Loops come in threes, indexed by the DType values of f32, f64 and bf16.
-inline constexpr int kFloatTypes = 3;
+// Loops come in fours, indexed by the DType values of f32, f64, bf16 and f16.
+inline constexpr int kFloatTypes = 4;
 
 // out (+)= f(a, b) over n adjacent elements.
 using BinaryLoop = void (*)(const void* a, const void* b, void* out, int64_t n, bool add);
@@ -134,6 +134,8 @@ struct GemmLoops {
   void (*f64)(const GemmArgs& args);
   void (*bf16)(const GemmArgs& args);
   void (*bf16_to_f32)(const GemmArgs& args);
+  void (*f16)(const GemmArgs& args);
+  void (*f16_to_f32)(const GemmArgs& args);
 };
 
 // One operand of attention: element (t, h, d) of one batch entry at t * token + h * head + d.

@@ -119,7 +119,9 @@ const internal::UpdateLoops kUpdateLoops = {
               {{AdamW<double, double, double>, AdamW<double, double, double>},
                {AdamW<double, double, double>, AdamW<double, double, double>}},
               {{AdamW<Bf16, Bf16, Bf16>, AdamW<Bf16, Bf16, float>},
-               {AdamW<Bf16, float, Bf16>, AdamW<Bf16, float, float>}}},
+               {AdamW<Bf16, float, Bf16>, AdamW<Bf16, float, float>}},
+              {{AdamW<F16, F16, F16>, AdamW<F16, F16, float>},
+               {AdamW<F16, float, F16>, AdamW<F16, float, float>}}},
 };
 
 }  // namespace sherd::kernels::SHERD_ISA

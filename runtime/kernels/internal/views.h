@@ -18,7 +18,7 @@ inline int FloatIndex(DType dtype) {
 }
 
 // The dtype of what a kernel computes beside its output: sums, logs, tables.
-inline DType ComputeDType(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
+inline DType ComputeDType(DType dtype) { return ComputeDTypeOf(dtype); }
 
 inline char* Address(const Tensor& x) { return static_cast<char*>(x.raw()); }
 
