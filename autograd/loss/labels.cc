@@ -128,6 +128,8 @@ Tensor ToDeviceOf(const Tensor& x, const Tensor& like) {
       return CopyTo<float>(x, like.device());
     case DType::kBF16:
       return CopyTo<BFloat16>(x, like.device());
+    case DType::kF16:
+      return CopyTo<Float16>(x, like.device());
     default:
       RefuseOperands("no copy of this dtype", "x", x, "like", like);
   }
