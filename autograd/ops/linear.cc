@@ -5,6 +5,7 @@
 
 #include "sherd/autograd/apply.h"
 #include "sherd/runtime/kernels/matmul.h"
+#include "sherd/runtime/kernels/pack.h"
 
 namespace sherd {
 namespace {
@@ -42,7 +43,11 @@ class LinearOp final : public Op {
   }
 
  private:
-  static Tensor Rows(const Tensor& x) { return x.Reshape({x.shape().rows(), x.shape().back()}); }
+  // A matrix of any strides as it is, a tensor of other rank with its rows merged.
+  static Tensor Rows(const Tensor& x) {
+    if (x.rank() == 2) return x;
+    return kernels::PackRows(x).Reshape({x.shape().rows(), x.shape().back()});
+  }
 };
 
 class MatmulOp final : public Op {

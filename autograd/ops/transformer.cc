@@ -21,9 +21,9 @@ class EmbeddingOp final : public Op {
     const Tensor& ids = in[0];
     const Tensor& table = in[1];
     const bool integer = ids.dtype() == DType::kI32 || ids.dtype() == DType::kI64;
-    if (!integer || !ids.is_contiguous() || table.rank() != 2 || !IsFloating(table.dtype())) {
-      RefuseOperands("ids are contiguous i32 or i64 and the table is a float [V, C]", "ids", ids,
-                     "table", table);
+    if (!integer || table.rank() != 2 || !IsFloating(table.dtype())) {
+      RefuseOperands("ids are i32 or i64 and the table is a float [V, C]", "ids", ids, "table",
+                     table);
     }
     plan.outputs = {{table.dtype(), ids.shape().Append(table.dim(1))}};
     plan.backward_reads_inputs = 0b01;

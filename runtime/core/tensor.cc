@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "sherd/runtime/base/error.h"
 
 namespace sherd {
@@ -131,6 +132,54 @@ Tensor Tensor::Slice(int dim, int64_t begin, int64_t end) const {
   Tensor tensor = *this;
   tensor.offset_ += begin * strides_[dim];
   tensor.shape_[dim] = end - begin;
+  return tensor;
+}
+
+Tensor Tensor::Transpose(int a, int b) const {
+  if (a < 0 || b < 0 || a >= rank() || b >= rank()) {
+    ThrowInvalidArgument(
+        absl::StrCat("cannot exchange dimensions ", a, " and ", b, " of ", ToString()),
+        {.op = "transpose"});
+  }
+  Tensor tensor = *this;
+  std::swap(tensor.shape_[a], tensor.shape_[b]);
+  std::swap(tensor.strides_[a], tensor.strides_[b]);
+  return tensor;
+}
+
+Tensor Tensor::Permute(std::span<const int> order) const {
+  uint32_t seen = 0;
+  for (int dim : order) {
+    if (dim >= 0 && dim < rank()) seen |= 1u << dim;
+  }
+  if (static_cast<int>(order.size()) != rank() || seen + 1 != 1u << rank()) {
+    ThrowInvalidArgument(absl::StrCat("[", absl::StrJoin(order, ", "),
+                                      "] is no order of the dimensions of ", ToString()),
+                         {.op = "permute"});
+  }
+  Tensor tensor = *this;
+  for (int i = 0; i < rank(); ++i) {
+    tensor.shape_[i] = shape_[order[static_cast<size_t>(i)]];
+    tensor.strides_[i] = strides_[order[static_cast<size_t>(i)]];
+  }
+  return tensor;
+}
+
+Tensor Tensor::Expand(const Shape& shape) const {
+  Tensor tensor = *this;
+  tensor.shape_ = shape;
+  tensor.strides_ = shape;
+  const int lead = shape.rank() - rank();
+  bool fits = lead >= 0;
+  for (int i = 0; fits && i < shape.rank(); ++i) {
+    const bool own = i >= lead && shape_[i - lead] == shape[i];
+    fits = own || i < lead || shape_[i - lead] == 1;
+    tensor.strides_[i] = own ? strides_[i - lead] : 0;
+  }
+  if (!fits) {
+    ThrowInvalidArgument(absl::StrCat("cannot expand ", ToString(), " to ", shape.ToString()),
+                         {.op = "expand"});
+  }
   return tensor;
 }
 

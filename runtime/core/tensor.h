@@ -69,6 +69,15 @@ class Tensor {
   // Elements [begin, end) of dimension `dim`, as a view. Errors: kInvalidArgument for a range
   // outside.
   Tensor Slice(int dim, int64_t begin, int64_t end) const;
+  // Dimensions `a` and `b` exchanged, as a view. Errors: kInvalidArgument if one does not exist.
+  Tensor Transpose(int a, int b) const;
+  // Dimension i of the view is dimension order[i] of this. Errors: kInvalidArgument unless `order`
+  // names each dimension once.
+  Tensor Permute(std::span<const int> order) const;
+  // A view that repeats the elements to fill `shape` by NumPy's rules: dimensions are matched from
+  // the innermost outwards, and one that is missing or of extent 1 gets stride 0. Elements of the
+  // view share memory: it is for reading. Errors: kInvalidArgument if an extent fits neither.
+  Tensor Expand(const Shape& shape) const;
   // A host copy, in row-major order whatever the strides. Errors: kInternal when T does not match.
   template <typename T>
   std::vector<T> ToHost() const {

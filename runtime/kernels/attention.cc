@@ -3,6 +3,7 @@
 #include "sherd/runtime/kernels/elementwise.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/views.h"
+#include "sherd/runtime/kernels/pack.h"
 
 namespace sherd::kernels {
 namespace {
@@ -74,6 +75,9 @@ char* LseOf(const Tensor& lse, const AttentionArgs& args, int64_t b, int64_t hea
 
 void Attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options,
                const Tensor& out, const Tensor& lse) {
+  if (!IsInnermostPacked(q) || !IsInnermostPacked(k) || !IsInnermostPacked(v)) {
+    return Attention(PackInnermost(q), PackInnermost(k), PackInnermost(v), options, out, lse);
+  }
   CheckOperands(q, k, v, out, lse);
   if (q.numel() == 0) return;
   const AttentionArgs shared = ArgsOf(q, k, options);
@@ -95,6 +99,12 @@ void AttentionBackward(const Tensor& grad, const Tensor& q, const Tensor& k, con
                        const Tensor& out, const Tensor& lse, const AttentionOptions& options,
                        const Tensor& grad_q, Write write_q, const Tensor& grad_k, Write write_k,
                        const Tensor& grad_v, Write write_v) {
+  if (!IsInnermostPacked(grad) || !IsInnermostPacked(q) || !IsInnermostPacked(k) ||
+      !IsInnermostPacked(v)) {
+    return AttentionBackward(PackInnermost(grad), PackInnermost(q), PackInnermost(k),
+                             PackInnermost(v), out, lse, options, grad_q, write_q, grad_k, write_k,
+                             grad_v, write_v);
+  }
   CheckOperands(q, k, v, out, lse);
   CheckLike(grad, q);
   if (grad_q.defined()) CheckLike(grad_q, q);

@@ -19,7 +19,7 @@ struct AttentionOptions {
 // A query that sees no key gives zeros and an lse of -infinity.
 // Shapes: q and out [B, T, H, D]; k and v [B, S, Hkv, D], H a multiple of Hkv: query head h reads
 //   key head h / (H / Hkv). lse [B, H, T] contiguous. D at most 256, any T and S. All but lse may
-//   be strided in B, T and H, adjacent in D.
+//   be strided in B, T and H, adjacent in D; inputs of other strides are copied first.
 // Dtypes: one float dtype; lse f64 for f64, else f32. 16-bit is unpacked tile by tile; scores,
 //   softmax and sums are f32.
 // Cost: a workspace of 2 S D elements for each thread.

@@ -7,6 +7,7 @@
 #include "sherd/runtime/kernels/internal/indices.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/views.h"
+#include "sherd/runtime/kernels/pack.h"
 
 namespace sherd::kernels {
 namespace {
@@ -46,7 +47,8 @@ void CrossEntropyPieces::Add(const Tensor& logits, int64_t first) {
   SHERD_CHECK(logits.rank() >= 1 && first + logits.shape().back() <= classes_,
               "logits do not fit the classes of a cross-entropy");
   if (logits.numel() == 0) return;
-  const RowView from = internal::RowsOf(logits);
+  const Tensor packed = PackRows(logits);
+  const RowView from = internal::RowsOf(packed);
   SHERD_CHECK(from.rows == static_cast<int64_t>(targets_.size()),
               "targets do not fit the logits of a cross-entropy");
   const bool smooth = options_.label_smoothing != 0.0;
@@ -104,7 +106,8 @@ void CrossEntropyPieces::Backward(const Tensor& logits, int64_t first, const Ten
                   first + logits.shape().back() <= classes_,
               "the gradient of a cross-entropy does not fit its logits");
   if (logits.numel() == 0) return;
-  const RowView from = internal::RowsOf(logits), to = internal::RowsOf(grad);
+  const Tensor packed = PackRows(logits);
+  const RowView from = internal::RowsOf(packed), to = internal::RowsOf(grad);
   SHERD_CHECK(from.rows == static_cast<int64_t>(targets_.size()),
               "targets do not fit the logits of a cross-entropy");
   const auto loop = internal::LoopsOf(logits.device())

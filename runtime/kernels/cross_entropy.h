@@ -29,7 +29,7 @@ struct CrossEntropyResult {
 //   keeps each row's log of the sum of exponentials for the backward.
 //
 // Shapes: logits [N, V] (or more leading dimensions that merge), rows may be strided; targets N
-//   elements, i32 or i64, contiguous; lse [N] contiguous, f64 for f64, else f32.
+//   elements, i32 or i64; lse [N] contiguous, f64 for f64, else f32.
 // Errors: kInvalidArgument for a target outside [0, V) that is not `ignore_index`, naming its
 //   index and value, before anything is written.
 CrossEntropyResult CrossEntropy(const Tensor& logits, const Tensor& targets,

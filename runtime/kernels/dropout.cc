@@ -6,6 +6,7 @@
 #include "sherd/runtime/kernels/elementwise.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/views.h"
+#include "sherd/runtime/kernels/pack.h"
 
 namespace sherd::kernels {
 namespace {
@@ -48,6 +49,9 @@ void CheckOptions(const Tensor& x, const Coordinates& c, double p) {
 
 void Dropout(const Tensor& x, uint64_t key, std::span<const int64_t> row_samples, double p,
              const Tensor& out, Write write) {
+  if (!IsInnermostPacked(x)) {
+    return Dropout(PackInnermost(x), key, row_samples, p, out, write);
+  }
   SHERD_CHECK(x.shape() == out.shape() && x.dtype() == out.dtype(),
               "the output of dropout does not fit its input");
   const Coordinates from = CoordinatesOf(x), to = CoordinatesOf(out);

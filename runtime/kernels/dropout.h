@@ -21,7 +21,7 @@ inline constexpr int kDropoutChannelBits = 26;
 //   Philox4x32(key, s, h << 52 | t << 26 | c / 4)[c % 4],
 // and the element is kept when word * 2^-32 >= p. The same call on the gradient is the backward.
 // Shapes: x and out [B, C], [B, T, C] or [B, T, H, D], absent coordinates are 0; any strides,
-//   adjacent in the last dimension. `row_samples` has B entries.
+//   adjacent in the last dimension (another x is copied first). `row_samples` has B entries.
 // Errors: kInvalidArgument if p is outside [0, 1] or an extent exceeds its bits above.
 // REQUIRES: x and out of one float dtype; out may be x.
 // Source: Salmon et al. 2011 (Philox); Srivastava et al. 2014 (dropout).

@@ -7,6 +7,7 @@
 #include "sherd/runtime/kernels/internal/indices.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/views.h"
+#include "sherd/runtime/kernels/pack.h"
 
 namespace sherd::kernels {
 namespace {
@@ -45,7 +46,8 @@ void Embedding(const Tensor& ids, const Tensor& table, const Tensor& out) {
   const std::vector<int64_t> rows =
       internal::CheckedIndices(ids, table.dim(0), std::nullopt, "embedding", "id");
   if (out.numel() == 0) return;
-  const RowView from = internal::RowsOf(table), to = internal::RowsOf(out);
+  const Tensor packed = PackRows(table);
+  const RowView from = internal::RowsOf(packed), to = internal::RowsOf(out);
   out.device().pool().ParallelFor(to.rows, internal::GrainOf(to.cols),
                                   [&](int64_t begin, int64_t end) {
                                     for (int64_t i = begin; i < end; ++i) {
@@ -69,7 +71,8 @@ void EmbeddingBackward(const Tensor& grad, const Tensor& ids, const Tensor& grad
   const auto& cast = internal::LoopsOf(grad.device()).elementwise->cast;
   const auto widen = cast[internal::FloatIndex(grad.dtype())][internal::FloatIndex(compute)];
   const auto narrow = cast[internal::FloatIndex(compute)][internal::FloatIndex(grad_table.dtype())];
-  const RowView from = internal::RowsOf(grad), to = internal::RowsOf(grad_table);
+  const Tensor packed = PackRows(grad);
+  const RowView from = internal::RowsOf(packed), to = internal::RowsOf(grad_table);
   const Groups groups = GroupById(rows);
   const auto count = static_cast<int64_t>(groups.starts.size()) - 1;
   const int64_t sum_bytes = from.cols * SizeOf(compute);

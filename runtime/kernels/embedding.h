@@ -7,8 +7,8 @@ namespace sherd::kernels {
 
 // Gathers rows: out[i] = table[ids[i]].
 //
-// Shapes: ids any contiguous shape of N elements, i32 or i64; table [V, C] and out [N, C] (or
-//   ids' shape and C), rows may be strided.
+// Shapes: ids any shape of N elements, i32 or i64; table [V, C] and out [N, C] (or ids' shape and
+//   C). Any strides of what is read; rows of what is written may be strided.
 // Errors: kInvalidArgument for an id outside [0, V), naming the id, its index and V, before
 //   anything is written.
 // REQUIRES: table and out of one float dtype.

@@ -5,6 +5,7 @@
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/onednn_matmul.h"
 #include "sherd/runtime/kernels/internal/views.h"
+#include "sherd/runtime/kernels/pack.h"
 
 namespace sherd::kernels {
 namespace {
@@ -14,9 +15,10 @@ using internal::MatmulProblem;
 
 int64_t RowStride(const Tensor& x) { return x.dim(0) == 1 ? x.dim(1) : x.strides()[0]; }
 
-void CheckMatrix(const Tensor& x) {
-  SHERD_CHECK(x.rank() == 2 && (x.dim(1) <= 1 || x.strides()[1] == 1),
-              "matmul takes matrices whose rows are adjacent elements");
+// Whether elements of a row are adjacent and rows do not overlap.
+bool HasRows(const Tensor& x) {
+  return (x.dim(1) <= 1 || x.strides()[1] == 1) &&
+         (x.dim(0) <= 1 || x.strides()[0] >= x.dim(1) || x.numel() == 0);
 }
 
 // Blocks of the output, each by one thread from start to end.
@@ -71,9 +73,15 @@ MatmulProblem MatmulProblem::Columns(int64_t begin, int64_t end) const {
 
 void Matmul(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& out,
             Write write) {
-  CheckMatrix(a);
-  CheckMatrix(b);
-  CheckMatrix(out);
+  SHERD_CHECK(a.rank() == 2 && b.rank() == 2 && out.rank() == 2, "matmul takes matrices");
+  if (!HasRows(a) || !HasRows(b)) {
+    // A matrix of adjacent columns is its transpose, taken transposed; others are copied.
+    const Tensor x = PackMatrix(a), y = PackMatrix(b);
+    const bool turn_x = !HasRows(x), turn_y = !HasRows(y);
+    return Matmul(turn_x ? x.Transpose(0, 1) : x, transpose_a != turn_x,
+                  turn_y ? y.Transpose(0, 1) : y, transpose_b != turn_y, out, write);
+  }
+  SHERD_CHECK(HasRows(out), "the rows of the output of matmul are not adjacent elements");
   const DType dtype = a.dtype();
   SHERD_CHECK(IsFloating(dtype) && b.dtype() == dtype &&
                   (out.dtype() == dtype || (SizeOf(dtype) == 2 && out.dtype() == DType::kF32)),

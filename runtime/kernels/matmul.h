@@ -13,7 +13,8 @@ namespace sherd::kernels {
 // rounded to 16 bits.
 //
 // Shapes: op(a) [M, K], op(b) [K, N], out [M, N]; M, N and K may be 0 (K = 0 is a product of
-//   zeros). Rows may be strided, elements of a row are adjacent.
+//   zeros). a and b have any strides: one whose rows or columns are adjacent elements is read in
+//   place, others are copied. Rows of out may be strided, elements of a row are adjacent.
 // Ownership: primitives are cached in the device; their scratchpad is workspace of its allocator,
 //   held during the call.
 // Threads: as ThreadPool: one kernel at a time on a device.

@@ -3,6 +3,7 @@
 #include "sherd/runtime/kernels/elementwise.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/views.h"
+#include "sherd/runtime/kernels/pack.h"
 
 namespace sherd::kernels {
 namespace {
@@ -25,6 +26,9 @@ void CheckOperands(const Tensor& x, const Tensor& weight, const Tensor& inv_rms)
 
 void RmsNorm(const Tensor& x, const Tensor& weight, double eps, const Tensor& out,
              const Tensor& inv_rms) {
+  if (!AreRowsPacked(x) || !weight.is_contiguous()) {
+    return RmsNorm(PackRows(x), Pack(weight), eps, out, inv_rms);
+  }
   CheckOperands(x, weight, inv_rms);
   SHERD_CHECK(out.dtype() == x.dtype() && out.shape() == x.shape(),
               "the output of a norm does not fit its input");
@@ -49,6 +53,10 @@ void RmsNorm(const Tensor& x, const Tensor& weight, double eps, const Tensor& ou
 void RmsNormBackward(const Tensor& grad, const Tensor& x, const Tensor& weight,
                      const Tensor& inv_rms, const Tensor& grad_x, Write write_x,
                      const Tensor& grad_weight, Write write_weight) {
+  if (!AreRowsPacked(grad) || !AreRowsPacked(x) || !weight.is_contiguous()) {
+    return RmsNormBackward(PackRows(grad), PackRows(x), Pack(weight), inv_rms, grad_x, write_x,
+                           grad_weight, write_weight);
+  }
   CheckOperands(x, weight, inv_rms);
   const DType compute = internal::ComputeDType(x.dtype());
   const bool want_x = grad_x.defined(), want_weight = grad_weight.defined();

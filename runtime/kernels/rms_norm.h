@@ -10,7 +10,7 @@ namespace sherd::kernels {
 // out = x * inv_rms * weight with inv_rms = 1 / sqrt(mean(x^2) + eps), row by row.
 //
 // Shapes: x and out [rows, C] (or more leading dimensions that merge into rows), weight [C],
-//   inv_rms [rows] contiguous. Rows may be strided.
+//   inv_rms [rows] contiguous. Inputs have any strides, rows of outputs may be strided.
 // REQUIRES: x, weight and out of one float dtype; inv_rms f64 for f64, else f32. out may be x.
 void RmsNorm(const Tensor& x, const Tensor& weight, double eps, const Tensor& out,
              const Tensor& inv_rms);

@@ -4,6 +4,7 @@
 
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/views.h"
+#include "sherd/runtime/kernels/pack.h"
 
 namespace sherd::kernels {
 namespace {
@@ -40,6 +41,9 @@ RopeTables MakeRopeTables(const Device& device, DType dtype, int64_t positions, 
 
 void Rope(const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t first_position,
           bool inverse, const Tensor& out, Write write) {
+  if (!IsInnermostPacked(x)) {
+    return Rope(PackInnermost(x), cos, sin, first_position, inverse, out, write);
+  }
   SHERD_CHECK(x.rank() == 4 && x.shape() == out.shape() && x.dtype() == out.dtype(),
               "rope takes and gives [B, T, H, D] of one dtype");
   const int64_t tokens = x.dim(1), heads = x.dim(2), head_size = x.dim(3);

@@ -23,9 +23,10 @@ RopeTables MakeRopeTables(const Device& device, DType dtype, int64_t positions, 
 // Rotates every pair (a, b) of a head: out (+)= (a cos - b sin, b cos + a sin).
 //
 // Token t has position first_position + t. `inverse` rotates the other way, which is the backward
-// of the forward. Shapes: x and out [B, T, H, D], strided in B, T and H, adjacent in D: a slice of
-// a fused projection
-//   needs no copy. cos, sin [positions, D/2] contiguous, positions >= first_position + T.
+// of the forward. Shapes: x and out [B, T, H, D], strided in B, T and H, adjacent in D (another x
+// is
+//   copied first): a slice of a fused projection needs no copy. cos, sin [positions, D/2]
+//   contiguous, positions >= first_position + T.
 // REQUIRES: x and out of one float dtype, tables f64 for f64, else f32. out may be x.
 void Rope(const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t first_position,
           bool inverse, const Tensor& out, Write write = Write::kOverwrite);

@@ -224,6 +224,42 @@ TEST(TensorTest, CopiesShareElements) {
   EXPECT_EQ(a.ToHost<float>(), (Floats{0, 9, 2}));
 }
 
+TEST(TensorTest, TransposeAndPermuteAreViews) {
+  const Tensor a = Iota(Device::Cpu(), {2, 3});
+  EXPECT_EQ(a.Transpose(0, 1).ToHost<float>(), (Floats{0, 3, 1, 4, 2, 5}));
+  EXPECT_EQ(a.Transpose(0, 1).data<float>(), a.data<float>());
+  EXPECT_EQ(a.Transpose(1, 1).ToHost<float>(), a.ToHost<float>());
+  const int order[] = {2, 0, 1};
+  const Tensor b = Iota(Device::Cpu(), {2, 2, 3}).Permute(order);
+  EXPECT_EQ(b.shape(), Shape({3, 2, 2}));
+  EXPECT_EQ(b.ToHost<float>(), (Floats{0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11}));
+}
+
+TEST(TensorTest, TransposeAndPermuteRefuseDimensionsThatAreNotThere) {
+  const Tensor a = Iota(Device::Cpu(), {2, 3});
+  const auto invalid = absl::StatusCode::kInvalidArgument;
+  EXPECT_EQ(TextOf(invalid, [&] { a.Transpose(0, 2); }),
+            "[transpose] cannot exchange dimensions 0 and 2 of f32 [2, 3] on cpu:0");
+  for (const std::vector<int>& order : {std::vector<int>{0}, {0, 0}, {0, 2}, {0, 1, 1}, {-1, 0}}) {
+    EXPECT_NE(TextOf(invalid, [&] { a.Permute(order); }).find("is no order of"), std::string::npos);
+  }
+}
+
+TEST(TensorTest, ExpandRepeatsByStrideZero) {
+  const Tensor a = Iota(Device::Cpu(), {2, 1});
+  EXPECT_EQ(a.Expand({2, 2, 3}).ToHost<float>(), (Floats{0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1}));
+  EXPECT_EQ(a.Expand({2, 2, 3}).strides(), Shape({0, 1, 0}));
+  EXPECT_EQ(a.Expand({2, 0}).numel(), 0);
+  EXPECT_EQ(Iota(Device::Cpu(), {}).Expand({2}).ToHost<float>(), (Floats{0, 0}));
+  const auto invalid = absl::StatusCode::kInvalidArgument;
+  EXPECT_EQ(TextOf(invalid,
+                   [&] {
+                     a.Expand({3, 3});
+                   }),
+            "[expand] cannot expand f32 [2, 1] on cpu:0 to [3, 3]");
+  EXPECT_NE(TextOf(invalid, [&] { a.Expand({2}); }), "nothing was thrown");
+}
+
 TEST(TensorTest, SliceIsAView) {
   const Tensor a = Iota(Device::Cpu(), {3, 4});
   const Tensor rows = a.Slice(0, 1, 3);

@@ -26,7 +26,7 @@ inline Tensor NormalTensor(const Device& device, DType dtype, const Shape& shape
   std::vector<double> values(static_cast<size_t>(shape.numel()));
   for (size_t i = 0; i < values.size(); ++i) {
     const auto words = Philox4x32(seed, i, 11);
-    values[i] = scale * Normal(words[0], words[1]);
+    values[i] = scale * sherd::Normal(words[0], words[1]);
   }
   if (dtype == DType::kF64) return TensorOf<double>(device, values, shape);
   return TensorOf<float>(device, {values.begin(), values.end()}, shape);

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "sherd/runtime/base/error.h"
+#include "sherd/runtime/kernels/pack.h"
 
 namespace sherd::kernels::internal {
 namespace {
@@ -19,11 +20,10 @@ std::vector<int64_t> CheckedIndices(const Tensor& indices, int64_t limit,
                                     std::string_view what) {
   SHERD_CHECK(indices.dtype() == DType::kI32 || indices.dtype() == DType::kI64,
               "indices are neither i32 nor i64");
-  SHERD_CHECK(indices.is_contiguous(), "indices are not contiguous");
   std::vector<int64_t> values;
   if (indices.numel() == 0) return values;
-  indices.dtype() == DType::kI32 ? Append<int32_t>(indices, values)
-                                 : Append<int64_t>(indices, values);
+  const Tensor packed = Pack(indices);
+  packed.dtype() == DType::kI32 ? Append<int32_t>(packed, values) : Append<int64_t>(packed, values);
   for (size_t i = 0; i < values.size(); ++i) {
     int64_t& value = values[i];
     if (ignored && value == *ignored) {
