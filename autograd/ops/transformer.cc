@@ -108,56 +108,6 @@ class RopeOp final : public Op {
   int64_t first_position_;
 };
 
-class AttentionOp final : public Op {
- public:
-  explicit AttentionOp(kernels::AttentionOptions options) : options_(options) {}
-  std::string_view name() const override { return "attention"; }
-  OpKind kind() const override { return OpKind::kAttention; }
-  void Plan(std::span<const Tensor> in, OpPlan& plan) const override {
-    const Tensor& q = in[0];
-    const Tensor& k = in[1];
-    const Tensor& v = in[2];
-    if (q.rank() != 4 || k.rank() != 4 || q.dim(0) != k.dim(0) || q.dim(3) != k.dim(3) ||
-        q.dtype() != k.dtype() || !IsFloating(q.dtype()) || q.dim(3) > 256) {
-      RefuseOperands(
-          "q [B, T, H, D] and k [B, S, Hkv, D] need one B, D (at most 256) and float dtype", "q", q,
-          "k", k);
-    }
-    if (k.dim(2) == 0 || q.dim(2) % k.dim(2) != 0) {
-      RefuseOperands("the query heads are a multiple of the key heads", "q", q, "k", k);
-    }
-    if (!(k.shape() == v.shape()) || k.dtype() != v.dtype()) {
-      RefuseOperands("keys and values need one shape and dtype", "k", k, "v", v);
-    }
-    plan.outputs = {{q.dtype(), q.shape()}};
-    plan.inner = {{StatisticsOf(q.dtype()), {q.dim(0), q.dim(2), q.dim(1)}}};
-    plan.backward_reads_inputs = 0b111;
-    plan.backward_reads_outputs = 0b1;
-  }
-  void Forward(OpForward& f) const override {
-    kernels::Attention(f.inputs[0], f.inputs[1], f.inputs[2], options_, f.outputs[0], f.inner[0]);
-  }
-  void Backward(OpBackward& b) const override {
-    // Each gradient goes to a buffer of its own: one variable may be several of the operands.
-    Tensor grads[3];
-    for (int i = 0; i < 3; ++i) {
-      if (b.needs(i)) {
-        grads[i] = Tensor::Empty(b.grad().device(), b.input(i).dtype(), b.input(i).shape());
-      }
-    }
-    using kernels::Write;
-    kernels::AttentionBackward(b.grad(), b.input(0), b.input(1), b.input(2), b.output(0),
-                               b.inner(0), options_, grads[0], Write::kOverwrite, grads[1],
-                               Write::kOverwrite, grads[2], Write::kOverwrite);
-    for (int i = 0; i < 3; ++i) {
-      if (b.needs(i)) b.Pass(i, std::move(grads[i]));
-    }
-  }
-
- private:
-  kernels::AttentionOptions options_;
-};
-
 }  // namespace
 
 Variable EmbeddingLookup(const Variable& ids, const Variable& table, CallSite site) {
@@ -171,11 +121,6 @@ Variable RmsNorm(const Variable& x, const Variable& weight, double eps, CallSite
 Variable Rope(const Variable& x, const kernels::RopeTables& tables, int64_t first_position,
               CallSite site) {
   return ApplyOne(RopeOp(tables, first_position), {x}, site);
-}
-
-Variable Attention(const Variable& q, const Variable& k, const Variable& v,
-                   kernels::AttentionOptions options, CallSite site) {
-  return ApplyOne(AttentionOp(options), {q, k, v}, site);
 }
 
 }  // namespace sherd

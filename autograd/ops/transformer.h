@@ -31,10 +31,14 @@ Variable Rope(const Variable& x, const kernels::RopeTables& tables, int64_t firs
 
 // softmax(scale q k^T) v per head, causal unless options say otherwise; grouped queries by shape.
 //
+// Padding, packed documents and dropout of the probabilities: see kernels::AttentionOptions. Masks
+// are constants on the device of q. Dropout runs while a Recording is on; its mask depends on what
+// that of Dropout does, with the key's position for the channel, so not on ranks or micro-batches.
 // Shapes: q and result [B, T, H, D], k and v [B, S, Hkv, D], H a multiple of Hkv, D at most 256.
-// Slices of
-//   a fused projection need no copy.
+//   Slices of a fused projection need no copy. A query that sees no key gives zeros, never NaN.
 // Cost: keeps q, k, v, the result and one number per query and head; never T x S.
+// Errors: kInvalidArgument naming both operands; lengths that do not fit; with dropout, if the
+//   recording has not B samples.
 // Source: Dao et al. 2022.
 Variable Attention(const Variable& q, const Variable& k, const Variable& v,
                    kernels::AttentionOptions options, CallSite site = CallSite::Here());

@@ -2,6 +2,7 @@
 #include "sherd/runtime/kernels/internal/loops.h"
 #include "sherd/runtime/kernels/internal/math.h"
 #include "sherd/runtime/kernels/internal/micro_gemm.h"
+#include "sherd/runtime/kernels/internal/philox.h"
 #include "sherd/runtime/kernels/internal/transpose.h"
 
 namespace sherd::kernels::SHERD_ISA {
@@ -117,14 +118,72 @@ struct Strip {
 // Which keys of the whole are seen, for query tiles that start at `q0`.
 struct Visible {
   int64_t shift;  // query t sees keys s <= t + shift; S - 1 when not causal
-  int64_t keys;
+  int64_t keys;   // one past the last key that anybody sees
 
   // One past the last key that query t sees.
   int64_t End(int64_t t) const { return Max(0, Min(keys, t + shift + 1)); }
 };
 
 SHERD_INLINE Visible VisibleOf(const internal::AttentionArgs& args) {
-  return {args.causal ? args.keys - args.queries : args.keys, args.keys};
+  return {args.causal ? args.keys - args.queries : args.keys, args.key_end};
+}
+
+SHERD_INLINE int64_t FirstTile(const internal::AttentionArgs& args) {
+  return args.key_begin / kTile * kTile;
+}
+
+// Whether nobody sees key s, which lies before key_end.
+SHERD_INLINE bool IsHidden(const internal::AttentionArgs& args, int64_t s) {
+  return s < args.key_begin || (args.key_mask != nullptr && args.key_mask[s] == 0);
+}
+
+// The keys of one tile that nobody sees.
+struct Hidden {
+  bool any;
+  bool key[kTile];
+};
+
+void FindHidden(const internal::AttentionArgs& args, int64_t k0, Hidden& hidden) {
+  hidden.any = false;
+  if (args.key_mask == nullptr && k0 >= args.key_begin) return;
+  for (int64_t j = 0; j < kTile; ++j) {
+    hidden.key[j] = k0 + j < args.key_end && IsHidden(args, k0 + j);
+    hidden.any = hidden.any || hidden.key[j];
+  }
+}
+
+// Sets the elements of hidden keys in rows of a tile.
+template <typename C>
+void HideKeys(const Hidden& hidden, int64_t rows, int64_t padded, C value, C* scores) {
+  for (int64_t r = 0; r < rows; ++r, scores += kTile) {
+    for (int64_t j = 0; j < padded; ++j) scores[j] = hidden.key[j] ? value : scores[j];
+  }
+}
+
+// What lies in hidden keys reaches nobody, not even as NaN times zero.
+template <typename C>
+void ZeroHidden(const internal::AttentionArgs& args, int64_t d, bool transposed, C* to) {
+  if (args.key_mask == nullptr && args.key_begin == 0) return;
+  for (int64_t s = FirstTile(args); s < args.key_end; ++s) {
+    if (!IsHidden(args, s)) continue;
+    C* const first = transposed ? to + s / kTile * kTile * d + s % kTile : to + s * d;
+    for (int64_t c = 0; c < d; ++c) first[c * (transposed ? kTile : 1)] = C(0);
+  }
+}
+
+// What dropout multiplies the probabilities of query t of head h and n keys from k0 with.
+template <typename C>
+void KeepFactors(const internal::AttentionArgs& args, int64_t h, int64_t t, int64_t k0, int64_t n,
+                 C* factors) {
+  const int64_t key = args.first_token + k0, skip = key % 4;
+  alignas(64) Word words[2 * kTile];
+  PhiloxWords(args.random_key, args.sample,
+              static_cast<uint64_t>(args.first_head + h) << 52 |
+                  static_cast<uint64_t>(args.first_token + t) << 26 |
+                  static_cast<uint64_t>(key / 4),
+              (skip + n + 3) / 4, words);
+  const C keep = static_cast<C>(args.keep_scale);
+  for (int64_t j = 0; j < n; ++j) factors[j] = words[skip + j] >= args.threshold ? keep : C(0);
 }
 
 // Calls f(strip) for the strips of a tile of `rows` queries from q0 and the keys from k0.
@@ -183,6 +242,16 @@ SHERD_INLINE void SoftmaxStrip(Strip strip, int64_t padded, End end, C* scores, 
   }
 }
 
+template <typename C>
+void DropStrip(const internal::AttentionArgs& args, Strip strip, int64_t h, int64_t q0, int64_t k0,
+               C* scores) {
+  C factors[kTile];
+  for (int64_t r = 0; r < strip.rows; ++r, scores += kTile) {
+    KeepFactors<C>(args, h, q0 + strip.row + r, k0, strip.keys, factors);
+    SHERD_SIMD for (int64_t j = 0; j < strip.keys; ++j) scores[j] *= factors[j];
+  }
+}
+
 // One tile of queries of head h against all keys it sees.
 template <typename T>
 void ForwardTile(const internal::AttentionArgs& args, const Buffers<Compute<T>>& at, int64_t h,
@@ -196,7 +265,9 @@ void ForwardTile(const internal::AttentionArgs& args, const Buffers<Compute<T>>&
   for (int64_t i = 0; i < rows * d; ++i) at.out[i] = 0;
   LoadRows<T>(args.q, q0, rows, h, args.head_size, d, static_cast<C>(args.scale), at.q);
   const int64_t end = visible.End(q0 + rows - 1);
-  for (int64_t k0 = 0; k0 < end; k0 += kTile) {
+  Hidden hidden;
+  for (int64_t k0 = FirstTile(args); k0 < end; k0 += kTile) {
+    FindHidden(args, k0, hidden);
     ForEachStrip(visible, q0, rows, k0, [&](Strip strip) {
       const int64_t padded = RoundUp(strip.keys, kLanes<C>);
       C* const scores = at.scores + strip.row * kTile;
@@ -206,15 +277,17 @@ void ForwardTile(const internal::AttentionArgs& args, const Buffers<Compute<T>>&
       const auto seen = [&](int64_t row) {
         return Max(0, Min(strip.keys, visible.End(q0 + row) - k0));
       };
+      if (hidden.any) HideKeys<C>(hidden, strip.rows, padded, -C(__builtin_inff()), scores);
       SoftmaxStrip<C>(strip, padded, seen, scores, running, out, d);
+      if (args.dropout) DropStrip<C>(args, strip, h, q0, k0, scores);
       SmallGemm<C>(strip.rows, d, strip.keys, {scores, kTile, 1}, at.v_rows + k0 * d, d, out, d,
                    true);
     });
   }
-  C* const lse = static_cast<C*>(args.lse) + h * args.queries + q0;
+  C* const lse = static_cast<C*>(args.lse) + h * args.lse_head + q0;
   for (int64_t r = 0; r < rows; ++r) {
-    const bool empty = visible.End(q0 + r) == 0;
-    const C inv = empty ? C(0) : C(1) / running.sum[r];
+    // The largest score seen contributes 1, so only a query that sees no key has nothing.
+    const C inv = running.sum[r] == C(0) ? C(0) : C(1) / running.sum[r];
     lse[r] = running.most[r] + static_cast<C>(__builtin_log(static_cast<double>(running.sum[r])));
     SHERD_SIMD for (int64_t c = 0; c < d; ++c) at.out[r * d + c] *= inv;
   }
@@ -226,8 +299,10 @@ void Forward(const internal::AttentionArgs& args) {
   using C = Compute<T>;
   Buffers<C> at;
   Cut(args, false, static_cast<char*>(args.workspace), at);
-  LoadTransposed<T>(args.k, args.keys, args.head_size, at.d, at.k_blocks);
-  LoadRows<T>(args.v, 0, args.keys, 0, args.head_size, at.d, C(1), at.v_rows);
+  LoadTransposed<T>(args.k, args.key_end, args.head_size, at.d, at.k_blocks);
+  LoadRows<T>(args.v, 0, args.key_end, 0, args.head_size, at.d, C(1), at.v_rows);
+  ZeroHidden(args, at.d, true, at.k_blocks);
+  ZeroHidden(args, at.d, false, at.v_rows);
   for (int64_t h = 0; h < args.group; ++h) {
     for (int64_t q0 = 0; q0 < args.queries; q0 += kTile) {
       ForwardTile<T>(args, at, h, q0, Min(kTile, args.queries - q0));
@@ -256,6 +331,18 @@ SHERD_INLINE void GradScoresRow(C* p, C* d_p, int64_t seen, int64_t padded, C ls
     const C probability = Exp(p[j] - lse);
     p[j] = probability;
     d_p[j] = probability * (d_p[j] - delta);
+  }
+  for (int64_t j = seen; j < padded; ++j) p[j] = d_p[j] = C(0);
+}
+
+// The same with dropout: what grad_v reads is dropped, the softmax's own gradient is not.
+template <typename C>
+void GradScoresDropped(C* p, C* d_p, const C* factors, int64_t seen, int64_t padded, C lse,
+                       C delta) {
+  SHERD_SIMD for (int64_t j = 0; j < seen; ++j) {
+    const C probability = Exp(p[j] - lse);
+    p[j] = probability * factors[j];
+    d_p[j] = probability * (d_p[j] * factors[j] - delta);
   }
   for (int64_t j = seen; j < padded; ++j) p[j] = d_p[j] = C(0);
 }
@@ -298,9 +385,11 @@ void BackwardTile(const internal::AttentionArgs& args, const Buffers<Compute<T>>
   LoadRows<T>(args.grad, q0, rows, h, args.head_size, d, C(1), at.grad);
   RowDots<T>(args, static_cast<const C*>(at.grad), d, h, q0, rows, delta);
   for (int64_t i = 0; i < rows * d; ++i) at.out[i] = 0;
-  const C* const lse = static_cast<const C*>(args.lse) + h * args.queries + q0;
+  const C* const lse = static_cast<const C*>(args.lse) + h * args.lse_head + q0;
   const int64_t end = visible.End(q0 + rows - 1);
-  for (int64_t k0 = 0; k0 < end; k0 += kTile) {
+  Hidden hidden;
+  for (int64_t k0 = FirstTile(args); k0 < end; k0 += kTile) {
+    FindHidden(args, k0, hidden);
     ForEachStrip(visible, q0, rows, k0, [&](Strip strip) {
       // On the diagonal the transposed products below read a strip of keys past the last one seen.
       const int64_t padded = Min(kTile, RoundUp(strip.keys, Max(kStrip, kLanes<C>)));
@@ -313,7 +402,19 @@ void BackwardTile(const internal::AttentionArgs& args, const Buffers<Compute<T>>
       for (int64_t r = 0; r < strip.rows; ++r) {
         const int64_t row = strip.row + r;
         const int64_t seen = Max(0, Min(strip.keys, visible.End(q0 + row) - k0));
-        GradScoresRow<C>(p + r * kTile, d_p + r * kTile, seen, padded, lse[row], delta[row]);
+        C* const p_r = p + r * kTile;
+        C* const d_p_r = d_p + r * kTile;
+        if (args.dropout) {
+          C factors[kTile];
+          KeepFactors<C>(args, h, q0 + row, k0, seen, factors);
+          GradScoresDropped<C>(p_r, d_p_r, factors, seen, padded, lse[row], delta[row]);
+        } else {
+          GradScoresRow<C>(p_r, d_p_r, seen, padded, lse[row], delta[row]);
+        }
+      }
+      if (hidden.any) {
+        HideKeys<C>(hidden, strip.rows, padded, C(0), p);
+        HideKeys<C>(hidden, strip.rows, padded, C(0), d_p);
       }
       if (args.grad_q.data != nullptr) {
         SmallGemm<C>(strip.rows, d, strip.keys, {d_p, kTile, 1}, at.k_rows + k0 * d, d,
@@ -333,9 +434,12 @@ void Backward(const internal::AttentionArgs& args) {
   using C = Compute<T>;
   Buffers<C> at;
   Cut(args, true, static_cast<char*>(args.workspace), at);
-  LoadTransposed<T>(args.k, args.keys, args.head_size, at.d, at.k_blocks);
-  LoadTransposed<T>(args.v, args.keys, args.head_size, at.d, at.v_blocks);
-  LoadRows<T>(args.k, 0, args.keys, 0, args.head_size, at.d, C(1), at.k_rows);
+  LoadTransposed<T>(args.k, args.key_end, args.head_size, at.d, at.k_blocks);
+  LoadTransposed<T>(args.v, args.key_end, args.head_size, at.d, at.v_blocks);
+  LoadRows<T>(args.k, 0, args.key_end, 0, args.head_size, at.d, C(1), at.k_rows);
+  ZeroHidden(args, at.d, true, at.k_blocks);
+  ZeroHidden(args, at.d, true, at.v_blocks);
+  ZeroHidden(args, at.d, false, at.k_rows);
   for (int64_t i = 0; i < args.keys * at.d; ++i) at.grad_k[i] = at.grad_v[i] = 0;
   for (int64_t h = 0; h < args.group; ++h) {
     for (int64_t q0 = 0; q0 < args.queries; q0 += kTile) {

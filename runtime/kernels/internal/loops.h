@@ -144,14 +144,25 @@ struct HeadsView {
   int64_t token, head;
 };
 
-// All query heads of one key head of one batch entry.
+// All query heads of one key head of one run of tokens: a batch entry, or a document of one.
 struct AttentionArgs {
   int64_t queries, keys, head_size, group;
   bool causal;
   double scale;
   HeadsView q, k, v, out;
-  void* lse;  // [group, queries]
+  void* lse;  // [group, queries], heads `lse_head` elements apart
+  int64_t lse_head;
   void* workspace;
+  // Nobody sees a key outside of [key_begin, key_end), nor one whose mask is 0. Null: no mask.
+  int64_t key_begin, key_end;
+  const uint8_t* key_mask;
+  // Dropout of probabilities, where `dropout` is true; the first_* place the run in its batch
+  // entry.
+  bool dropout;
+  uint32_t threshold;  // keep when word >= threshold
+  uint64_t random_key, sample;
+  int64_t first_head, first_token;
+  double keep_scale;
   // Backward only; null data: skipped.
   HeadsView grad, grad_q, grad_k, grad_v;
   bool add_q, add_k, add_v;
