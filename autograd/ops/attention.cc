@@ -11,7 +11,7 @@ namespace {
 
 using kernels::AttentionOptions;
 
-// Refuses a mask that is not contiguous i32 or i64 of the wanted shape beside the operand it is
+// Refuses a mask that is not i32 or i64 of the wanted shape beside the operand it is
 // for.
 void CheckMask(const Tensor& mask, std::string_view name, const Shape& shape,
                std::string_view wanted, std::string_view like_name, const Tensor& like) {

@@ -10,8 +10,8 @@
 // Source: Dao et al. 2022, "FlashAttention".
 namespace sherd::kernels {
 
-// What a query sees, and what is dropped of it. The tensors are i32 or i64, contiguous, on the
-// device of the queries, undefined where nothing is to be said.
+// What a query sees, and what is dropped of it. The tensors are i32 or i64 on the device
+// of the queries, undefined where nothing is to be said.
 struct AttentionOptions {
   // Query t sees key s when s <= t + (S - T): the last query sees every key.
   bool causal = true;
