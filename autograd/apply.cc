@@ -3,17 +3,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "sherd/autograd/internal/region.h"
 #include "sherd/autograd/internal/tape_impl.h"
 #include "sherd/runtime/base/error.h"
 #include "sherd/runtime/core/random.h"
 
 namespace sherd {
+namespace internal {
 namespace {
 
-using internal::CurrentThread;
-using internal::Ident;
-using internal::ParameterState;
-using internal::Recorder;
+using Inputs = absl::InlinedVector<const Variable*, 4>;
 
 std::string Describe(const Variable& variable, size_t i) {
   std::string text = absl::StrCat("operand ", i);
@@ -24,13 +23,14 @@ std::string Describe(const Variable& variable, size_t i) {
   return absl::StrCat(text, ", ", variable.value().ToString());
 }
 
-void CheckInputs(std::span<const Variable> inputs, const Recorder* recorder) {
+// `reads`: the values themselves will be read now.
+void CheckInputs(const Inputs& inputs, const Recorder* recorder, bool reads) {
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const Variable& input = inputs[i];
+    const Variable& input = *inputs[i];
     if (!input.defined()) ThrowInvalidArgument(absl::StrCat("operand ", i, " is undefined"));
-    if (!(input.value().device() == inputs[0].value().device())) {
-      ThrowInvalidArgument(absl::StrCat(
-          "operands are on different devices: ", Describe(inputs[0], 0), "; ", Describe(input, i)));
+    if (!(input.value().device() == inputs[0]->value().device())) {
+      ThrowInvalidArgument(absl::StrCat("operands are on different devices: ",
+                                        Describe(*inputs[0], 0), "; ", Describe(input, i)));
     }
     if (input.ident() && recorder != nullptr) {
       if (input.ident()->is_parameter) {
@@ -42,139 +42,201 @@ void CheckInputs(std::span<const Variable> inputs, const Recorder* recorder) {
                          "; return it from the region, or Detach() it to use it as a constant"));
       }
     }
-    input.value().raw();  // throws where it is not resident, with the owner's words
+    if (reads) input.value().raw();  // throws where it is not resident, with the owner's words
   }
 }
 
-// Notes in a checkpointed first pass what the region reads from outside.
-void NoteInputs(internal::RegionNotes& notes, std::span<const Variable> inputs,
-                uint64_t first_birth) {
-  for (const Variable& input : inputs) {
-    if (!input.ident()) continue;
-    Ident& ident = *input.ident();
-    if (ident.birth > first_birth || !notes.seen.insert(&ident).second) continue;
-    if (ident.is_parameter) {
-      auto* state = static_cast<ParameterState*>(&ident);
-      notes.parameters.push_back({Ref<ParameterState>(state), state->version});
-    } else if (ident.requires_grad) {
-      notes.outer.emplace_back(&ident);
-    }
-  }
-}
+bool Bit(uint32_t mask, size_t i) { return i < 32 && (mask >> i & 1u) != 0; }
 
-void Save(internal::Node& node, std::span<const Variable> inputs, const OpPlan& plan,
-          const OpForward& forward) {
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const Variable& input = inputs[i];
-    const bool wants = input.requires_grad();
-    node.inputs.push_back(wants ? input.ident() : Ref<Ident>());
-    node.input_specs.push_back({input.dtype(), input.shape()});
-    const bool read = i < 32 && (plan.backward_reads_inputs >> i & 1u) != 0;
-    node.saved_inputs.push_back(read ? input.value() : Tensor());
-    if (input.ident() && input.ident()->is_parameter) {
-      auto* state = static_cast<ParameterState*>(input.ident().get());
-      node.reads.push_back({Ref<ParameterState>(state), state->version});
-    }
-  }
-  for (size_t i = 0; i < forward.outputs.size(); ++i) {
-    const bool read = i < 32 && (plan.backward_reads_outputs >> i & 1u) != 0;
-    node.saved_outputs.push_back(read ? forward.outputs[i] : Tensor());
-  }
-  for (const Tensor& inner : forward.inner) node.inner.push_back(inner);
-}
-
-uint64_t NextRandomKey(const Op& op, internal::CallFrame& frame) {
+uint64_t NextRandomKey(const Op& op, CallFrame& frame) {
   const uint64_t purpose = HashName(op.name());
-  const internal::RandomContext& random = *frame.random;
+  const RandomContext& random = *frame.random;
   const uint64_t path = Mix64(frame.path, frame.random_ops++);
   return Mix64(Mix64(Mix64(random.seed, purpose), static_cast<uint64_t>(random.step)), path);
 }
 
-std::vector<Variable> ApplyChecked(std::shared_ptr<const Op> op, std::span<const Variable> inputs,
-                                   CallSite site) {
-  Recorder* recorder = CurrentThread().recorder;
-  internal::CallFrame* frame = CurrentThread().frame;
-  CheckInputs(inputs, recorder);
-  absl::InlinedVector<Tensor, 4> values;
-  bool wants_grad = false;
-  OpPlan plan;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    values.push_back(inputs[i].value());
-    if (!inputs[i].requires_grad()) continue;
-    wants_grad = true;
-    if (i < 32) plan.wants_grad |= 1u << i;
-  }
-  op->Plan(values, plan);
-  SHERD_CHECK(!inputs.empty(), "an op without operands");
-  const Device& device = values[0].device();
-  absl::InlinedVector<Tensor, 2> outputs;
-  absl::InlinedVector<Tensor, 2> inner;
-  for (const TensorSpec& spec : plan.outputs) {
-    outputs.push_back(plan.view ? Tensor() : Tensor::Empty(device, spec.dtype, spec.shape));
-  }
-  for (const TensorSpec& spec : plan.inner) {
-    inner.push_back(Tensor::Empty(device, spec.dtype, spec.shape));
-  }
-  OpForward forward{values, std::span<Tensor>(outputs.data(), outputs.size()),
-                    std::span<Tensor>(inner.data(), inner.size())};
-  const bool random = op->kind() == OpKind::kRandom && frame != nullptr && frame->random != nullptr;
-  if (random) {
-    forward.random_key = NextRandomKey(*op, *frame);
-    forward.row_samples = frame->random->samples;
-  }
-  op->Forward(forward);
+// Says, while it lives, that an op runs: what is read is not read by the program.
+class RunningOp {
+ public:
+  explicit RunningOp(ThreadState& thread) : thread_(thread) { ++thread_.ops; }
+  ~RunningOp() { --thread_.ops; }
+  RunningOp(const RunningOp&) = delete;
+  RunningOp& operator=(const RunningOp&) = delete;
 
-  if (recorder != nullptr && recorder->notes != nullptr) {
-    NoteInputs(*recorder->notes, inputs, recorder->first_birth);
+ private:
+  ThreadState& thread_;
+};
+
+// One application of an op, from its plan to its record.
+class Application {
+ public:
+  Application(const OpValue& value, std::span<const Operand> operands, CallSite site)
+      : value_(value),
+        op_(value.op),
+        site_(site),
+        thread_(CurrentThread()),
+        recorder_(thread_.recorder),
+        frame_(thread_.frame) {
+    for (const Operand& operand : operands) inputs_.push_back(operand.variable);
   }
-  std::vector<Variable> results;
-  results.reserve(outputs.size());
-  if (recorder == nullptr || !wants_grad) {
-    for (Tensor& output : outputs) results.emplace_back(std::move(output));
-    return results;
+
+  void Run(Results& results) {
+    SHERD_CHECK(!inputs_.empty(), "an op without operands");
+    const RunningOp running(thread_);
+    Replay* replay = recorder_ != nullptr ? recorder_->replay : nullptr;
+    const OpNote* note = replay != nullptr ? &replay->Next(op_.name()) : nullptr;
+    const bool computes = note == nullptr || note->replayed == Replayed::kComputed;
+    CheckInputs(inputs_, recorder_, computes && (note == nullptr || !note->is_view));
+    Plan();
+    if (note != nullptr) replay->CheckOutputs(*note, plan_.outputs);
+    if (op_.kind() == OpKind::kRandom && frame_ != nullptr && frame_->random != nullptr) {
+      random_ = frame_->random;
+      random_key_ = NextRandomKey(op_, *frame_);
+    }
+    if (computes) {
+      Compute();
+    } else if (note->replayed == Replayed::kKept) {
+      KeptValues kept = replay->Take(*note);
+      outputs_ = std::move(kept.outputs);
+      inner_ = std::move(kept.inner);
+    } else {
+      for (const TensorSpec& spec : plan_.outputs) {
+        outputs_.push_back(SkippedValues::Make(replay->skipped(), device(), spec, op_.name()));
+      }
+    }
+    Finish(results);
   }
-  auto add_result = [&](const Tensor& output) -> const Variable& {
-    Ref<Ident> ident =
-        IsFloating(output.dtype()) ? recorder->tape->NewIdent(recorder->home) : Ref<Ident>();
-    return results.emplace_back(output, std::move(ident));
-  };
-  if (recorder->notes != nullptr) {
-    ++recorder->notes->ops;
-    for (const Tensor& output : outputs) add_result(output);
-    return results;
+
+ private:
+  const Device& device() const { return inputs_[0]->value().device(); }
+  RegionNotes* notes() const { return recorder_ != nullptr ? recorder_->notes : nullptr; }
+
+  void Plan() {
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      values_.push_back(inputs_[i]->value());
+      if (!inputs_[i]->requires_grad()) continue;
+      wants_grad_ = true;
+      if (i < 32) plan_.wants_grad |= 1u << i;
+    }
+    op_.Plan({values_.data(), values_.size()}, plan_);
   }
-  ++recorder->tape->ops;
-  internal::Node& node = recorder->tape->AddNode();
-  node.op = std::move(op);
-  node.site = site;
-  node.device = device;
-  node.module = frame != nullptr ? frame->module : nullptr;
-  if (random) {
-    node.random_key = forward.random_key;
-    node.random = frame->random;
+
+  void Compute() {
+    keeps_ = notes() != nullptr && !plan_.view && KeepsResults();
+    for (const TensorSpec& spec : plan_.outputs) {
+      outputs_.push_back(plan_.view ? Tensor() : Tensor::Empty(device(), spec.dtype, spec.shape));
+    }
+    for (const TensorSpec& spec : plan_.inner) {
+      inner_.push_back(Tensor::Empty(device(), spec.dtype, spec.shape));
+    }
+    OpForward forward{{values_.data(), values_.size()},
+                      {outputs_.data(), outputs_.size()},
+                      {inner_.data(), inner_.size()}};
+    if (random_ != nullptr) {
+      forward.random_key = random_key_;
+      forward.row_samples = random_->samples;
+    }
+    op_.Forward(forward);
   }
-  Save(node, inputs, plan, forward);
-  for (const Tensor& output : outputs) node.outputs.push_back(add_result(output).ident());
-  return results;
-}
+
+  bool KeepsResults() const {
+    if (!notes()->keep_rule) return false;
+    OpInfo info{.kind = op_.kind(),
+                .name = op_.name(),
+                .module = frame_ != nullptr ? frame_->module : nullptr,
+                .ordinal = static_cast<int64_t>(notes()->ops.size()),
+                .flops = plan_.flops,
+                .outputs = plan_.outputs};
+    for (const TensorSpec& s : plan_.outputs) info.bytes += s.shape.numel() * SizeOf(s.dtype);
+    for (const TensorSpec& s : plan_.inner) info.bytes += s.shape.numel() * SizeOf(s.dtype);
+    return notes()->Keeps(info);
+  }
+
+  void Finish(Results& results) {
+    if (notes() != nullptr) {
+      notes()->NoteInputs(inputs_, recorder_->first_birth);
+      notes()->NoteOp(op_, plan_, inputs_, {outputs_.data(), outputs_.size()});
+      if (keeps_) notes()->Keep({outputs_, inner_});
+    }
+    const bool records = recorder_ != nullptr && wants_grad_;
+    for (const Tensor& output : outputs_) {
+      Ref<Ident> ident = records && IsFloating(output.dtype())
+                             ? recorder_->tape->NewIdent(recorder_->home)
+                             : Ref<Ident>();
+      results.emplace_back(output, std::move(ident));
+    }
+    if (records && notes() == nullptr) Record(results);
+  }
+
+  void Record(const Results& results) {
+    NodeSizes sizes{.inputs = inputs_.size(), .outputs = results.size(), .specs = inputs_.size()};
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      sizes.saved += Bit(plan_.backward_reads_inputs, i) ? 1 : 0;
+      sizes.reads += IsParameter(*inputs_[i]) ? 1 : 0;
+    }
+    for (size_t i = 0; i < outputs_.size(); ++i) {
+      sizes.saved += Bit(plan_.backward_reads_outputs, i) ? 1 : 0;
+    }
+    sizes.saved += inner_.size();
+    ++recorder_->tape->ops;
+    Node& node = recorder_->tape->AddNode(value_, sizes);
+    node.site = site_;
+    node.device = device();
+    node.module = frame_ != nullptr ? frame_->module : nullptr;
+    node.random_key = random_key_;
+    node.random = std::move(random_);
+    node.reads_inputs = plan_.backward_reads_inputs;
+    node.reads_outputs = plan_.backward_reads_outputs;
+    size_t saved = 0;
+    size_t reads = 0;
+    for (size_t i = 0; i < inputs_.size(); ++i) {
+      const Variable& input = *inputs_[i];
+      if (input.requires_grad()) node.inputs[i] = input.ident();
+      node.input_specs[i] = {input.dtype(), input.shape()};
+      if (Bit(plan_.backward_reads_inputs, i)) node.saved[saved++] = input.value();
+      if (!IsParameter(input)) continue;
+      auto* state = static_cast<ParameterState*>(input.ident().get());
+      node.reads[reads++] = {Ref<ParameterState>(state), state->version};
+    }
+    for (size_t i = 0; i < results.size(); ++i) {
+      node.outputs[i] = results[i].ident();
+      if (Bit(plan_.backward_reads_outputs, i)) node.saved[saved++] = outputs_[i];
+    }
+    for (const Tensor& inner : inner_) node.saved[saved++] = inner;
+  }
+
+  static bool IsParameter(const Variable& v) { return v.ident() && v.ident()->is_parameter; }
+
+  const OpValue& value_;
+  const Op& op_;
+  const CallSite site_;
+  ThreadState& thread_;
+  Recorder* const recorder_;
+  CallFrame* const frame_;
+  Inputs inputs_;
+  absl::InlinedVector<Tensor, 4> values_;
+  OpPlan plan_;
+  Tensors outputs_;
+  Tensors inner_;
+  std::shared_ptr<const RandomContext> random_;
+  uint64_t random_key_ = 0;
+  bool wants_grad_ = false;
+  bool keeps_ = false;
+};
 
 }  // namespace
 
-std::vector<Variable> Apply(std::shared_ptr<const Op> op, std::span<const Variable> inputs,
-                            CallSite site) {
-  const std::string_view name = op->name();
+void ApplyValue(const OpValue& op, std::span<const Operand> inputs, CallSite site,
+                Results& results) {
   try {
-    return ApplyChecked(std::move(op), inputs, site);
+    Application(op, inputs, site).Run(results);
   } catch (const Error& error) {
     throw error.With(
-        {.op = std::string(name), .module_path = internal::CurrentModulePath(), .site = site});
+        {.op = std::string(op.op.name()), .module_path = CurrentModulePath(), .site = site});
   }
 }
 
-Variable ApplyOne(std::shared_ptr<const Op> op, std::initializer_list<Variable> inputs,
-                  CallSite site) {
-  return Apply(std::move(op), std::span<const Variable>(inputs.begin(), inputs.size()), site)[0];
-}
+}  // namespace internal
 
 void RefuseOperands(std::string_view what, std::string_view name_a, const Tensor& a,
                     std::string_view name_b, const Tensor& b) {

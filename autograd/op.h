@@ -1,10 +1,13 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <new>
 #include <span>
 #include <string_view>
-#include <vector>
+#include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "sherd/autograd/parameter.h"
 #include "sherd/autograd/variable.h"
 #include "sherd/runtime/base/call_site.h"
@@ -37,8 +40,9 @@ struct TensorSpec {
 
 // What an op declares about one application before anything is computed.
 struct OpPlan {
-  std::vector<TensorSpec> outputs;     // allocated by Apply, unless `view`
-  std::vector<TensorSpec> inner;       // values only backward reads: a log-sum-exp, an inverse norm
+  absl::InlinedVector<TensorSpec, 2> outputs;  // allocated by Apply, unless `view`
+  absl::InlinedVector<TensorSpec, 1>
+      inner;                           // values only backward reads: a log-sum-exp, an inverse norm
   uint32_t backward_reads_inputs = 0;  // bit i: backward reads input i
   uint32_t backward_reads_outputs = 0;  // bit i: backward reads output i
   bool view = false;                    // the outputs alias inputs; Forward sets them
@@ -49,6 +53,17 @@ struct OpPlan {
   uint32_t wants_grad = 0;
   // backward_reads_inputs of a product of two: the gradient of each reads the other.
   uint32_t ReadsOfProduct() const { return (wants_grad & 1u) << 1 | (wants_grad >> 1 & 1u); }
+};
+
+// What is known of one application of an op before it computes, for policies.
+struct OpInfo {
+  OpKind kind = OpKind::kOther;
+  std::string_view name;
+  const Module* module = nullptr;  // whose call it is in; null outside of all
+  int64_t ordinal = 0;             // among the ops of its checkpointed call
+  int64_t bytes = 0;               // of its outputs and inner values
+  double flops = 0.0;              // OpPlan::flops
+  std::span<const TensorSpec> outputs;
 };
 
 // The operands of one forward computation. Outputs and inner values are allocated and undefined.
@@ -88,6 +103,8 @@ class OpBackward {
   // later takes a copy first.
   void Pass(int i, Tensor gradient);
 
+  // Whether the record is kept for another backward, so that nothing may be used up.
+  bool retain() const;
   // The backward this is a part of, for regions that run one of their own.
   internal::Walk& walk() const { return walk_; }
 
@@ -95,6 +112,7 @@ class OpBackward {
   friend class internal::Walk;
   OpBackward(internal::Walk& walk, internal::Node& node, std::span<Tensor> grads)
       : walk_(walk), node_(node), grads_(grads) {}
+  const Tensor& Saved(size_t place, const char* what) const;
   internal::Walk& walk_;
   internal::Node& node_;
   std::span<Tensor> grads_;
@@ -102,11 +120,13 @@ class OpBackward {
 
 // A differentiable function. Public: embedders write their own and check them with gradcheck.
 //
-// An op is a small value with its attributes; its methods change nothing. Plan checks every operand
+// An op is a small value with its attributes, moved onto the tape when it is recorded; its methods
+// change nothing. Plan checks every operand
 // and throws before memory is touched; Forward and Backward are called only with what it accepted.
 class Op {
  public:
   virtual ~Op() = default;
+  // For messages, and mixed into the random key of a random op. REQUIRES: a string literal.
   virtual std::string_view name() const = 0;
   virtual OpKind kind() const { return OpKind::kOther; }
   // Errors: kInvalidArgument that names the operands at fault with their shapes, dtypes and
@@ -118,5 +138,24 @@ class Op {
   // a gradient.
   virtual void Backward(OpBackward& backward) const = 0;
 };
+
+namespace internal {
+
+// An op on the caller's stack, and how to move it somewhere else.
+struct OpValue {
+  Op& op;
+  size_t bytes;
+  Op* (*move_to)(Op& op, void* memory);
+};
+
+template <typename O>
+OpValue ValueOf(O& op) {
+  static_assert(alignof(O) <= 16);
+  return {op, sizeof(O), [](Op& from, void* memory) -> Op* {
+            return new (memory) O(std::move(static_cast<O&>(from)));
+          }};
+}
+
+}  // namespace internal
 
 }  // namespace sherd

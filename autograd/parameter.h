@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -42,6 +43,8 @@ class ParameterHost {
   // The gradient of the local piece, or an undefined tensor when there is none.
   virtual Tensor LocalGrad(int index) const = 0;
   virtual void ClearGrad(int index) = 0;
+  // Whether a backward of the host is open, so that gradients are not handed on yet.
+  virtual bool InBackward(int index) const = 0;
 
  protected:
   ~ParameterHost() = default;
@@ -101,6 +104,16 @@ class Parameter {
   // when there is none. The memory belongs to the parameter's host.
   Tensor local_grad() const;
   void ClearGrad() const;
+
+  // Calls `hook` once in each backward that contributes to this parameter, after the last
+  // contribution, however many ops and calls read it, also under a checkpoint. Of a sharded
+  // parameter: when the call that made it has handed its gradients to the reduction; reading
+  // local_grad() waits for that. The rest of the backward does not read the parameter any more, so
+  // a hook may change it.
+  // Ownership: the parameter keeps the hook until ClearHooks. Errors: what a hook throws, the
+  // backward throws, with the module path.
+  void OnGradient(std::function<void(const Parameter&)> hook) const;
+  void ClearHooks() const;
 
   // Raised by every change of the values.
   int64_t version() const { return state_->version; }

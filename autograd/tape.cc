@@ -1,5 +1,7 @@
 #include "sherd/autograd/tape.h"
 
+#include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,9 +19,43 @@ TapeImpl::TapeImpl(std::shared_ptr<Family> shared_family) : family(std::move(sha
   home = MakeRef<Home>("a tape that was reset or is another one");
 }
 
-Node& TapeImpl::AddNode() {
+TapeImpl::~TapeImpl() { DestroyNodes(); }
+
+Node::~Node() {
+  Consume();
+  std::destroy(inputs.begin(), inputs.end());
+  std::destroy(outputs.begin(), outputs.end());
+  std::destroy(saved.begin(), saved.end());
+  std::destroy(reads.begin(), reads.end());
+}
+
+void Node::Consume() {
+  if (op == nullptr) return;
+  std::exchange(op, nullptr)->~Op();
+  for (Tensor& tensor : saved) tensor = Tensor();
+  for (Ref<Ident>& input : inputs) input = Ref<Ident>();
+  random = nullptr;
+}
+
+Node& TapeImpl::AddNode(const OpValue& op, const NodeSizes& sizes) {
+  static_assert(std::is_trivially_destructible_v<TensorSpec>);
+  Node& node = *new (arena_.Allocate(sizeof(Node))) Node();
   entries.push_back({EntryKind::kNode, static_cast<int64_t>(nodes.size())});
-  return nodes.emplace_back();
+  nodes.push_back(&node);
+  node.inputs = arena_.Array<Ref<Ident>>(sizes.inputs);
+  node.outputs = arena_.Array<Ref<Ident>>(sizes.outputs);
+  node.input_specs = arena_.Array<TensorSpec>(sizes.specs);
+  node.saved = arena_.Array<Tensor>(sizes.saved);
+  node.reads = arena_.Array<ParameterRead>(sizes.reads);
+  node.op = op.move_to(op.op, arena_.Allocate(op.bytes));
+  node.name = node.op->name();
+  return node;
+}
+
+void TapeImpl::DestroyNodes() {
+  for (Node* node : nodes) node->~Node();
+  nodes.clear();
+  arena_.Reset();
 }
 
 Ref<Ident> TapeImpl::NewIdent(const Ref<Home>& variable_home) {
@@ -46,11 +82,10 @@ void TapeImpl::CloseScope(int64_t scope) {
 
 void TapeImpl::Reset() {
   entries.clear();
-  nodes.clear();
+  DestroyNodes();
   scopes.clear();
   open_scopes.clear();
   ops = 0;
-  consumed = false;
   home = MakeRef<Home>(home->description);
 }
 
@@ -79,7 +114,7 @@ void Tape::Reset() {
   }
 }
 
-void Tape::Backward(const Variable& root, double seed, CallSite site) {
+void Tape::Backward(const Variable& root, double seed, BackwardOptions options, CallSite site) {
   if (!root.defined() || root.value().numel() != 1) {
     ThrowInvalidArgument(absl::StrCat("backward starts from one element, got ",
                                       root.value().ToString(), "; pass seeds for other roots"),
@@ -87,10 +122,11 @@ void Tape::Backward(const Variable& root, double seed, CallSite site) {
   }
   Tensor seeds = Tensor::Empty(root.value().device(), root.dtype(), root.shape());
   kernels::Fill(seeds, seed);
-  Backward({&root, 1}, {&seeds, 1}, site);
+  Backward(std::span(&root, 1), std::span(&seeds, 1), options, site);
 }
 
-void Tape::Backward(std::span<const Variable> roots, std::span<const Tensor> seeds, CallSite site) {
+void Tape::Backward(std::span<const Variable> roots, std::span<const Tensor> seeds,
+                    BackwardOptions options, CallSite site) {
   const ErrorContext context{.op = "backward", .site = site};
   if (roots.size() != seeds.size()) {
     ThrowInvalidArgument(
@@ -102,11 +138,7 @@ void Tape::Backward(std::span<const Variable> roots, std::span<const Tensor> see
                                          internal::PathOf(scope.module), "; return from it first"),
                             context);
   }
-  if (impl_->consumed) {
-    ThrowFailedPrecondition("this record was consumed by an earlier backward; reset the tape",
-                            context);
-  }
-  std::vector<Ref<internal::Ident>> idents;
+  absl::InlinedVector<Ref<internal::Ident>, 4> idents;
   for (size_t i = 0; i < roots.size(); ++i) {
     const Variable& root = roots[i];
     if (!root.requires_grad()) {
@@ -127,14 +159,16 @@ void Tape::Backward(std::span<const Variable> roots, std::span<const Tensor> see
     }
     idents.push_back(root.ident());
   }
-  impl_->consumed = true;
-  internal::GradTable table;
+  // A backward started by a hook of this one has a table of its own.
+  std::unique_ptr<internal::GradTable> table = std::move(impl_->spare_table);
+  if (table == nullptr) table = std::make_unique<internal::GradTable>();
   const internal::RecorderGuard off(nullptr);
   internal::Recorder level;
   level.tape = impl_.get();
   level.home = impl_->home;
-  internal::Walk(*impl_, table, level).Run(idents, {seeds.begin(), seeds.end()});
-  table.CommitLeaves();
+  internal::Walk(*impl_, *table, level, options.retain).Run(idents, seeds);
+  table->CommitLeaves();
+  impl_->spare_table = std::move(table);
 }
 
 struct Recording::State {

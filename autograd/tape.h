@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -38,8 +39,17 @@ class ScopeObserver {
 // inputs are and however often the module ran. A scope none of whose ops the loss depends on is
 // skipped.
 
+struct BackwardOptions {
+  // Keeps what the record has saved, for another backward over the same ops. Costs the memory that
+  // is else given up as the backward goes.
+  bool retain = false;
+};
+
 // A linear record of ops and scopes, from which gradients are computed. Reusable after Reset().
 //
+// Several backwards may run over one record, each over the ops its roots depend on: two losses in
+// turn, or the pieces of a pipeline. An op whose saved values an earlier backward gave up is an
+// error before anything is computed. Recording may go on after a backward.
 // Threads: one at a time.
 class Tape {
  public:
@@ -50,16 +60,25 @@ class Tape {
 
   // Adds d(root)/d(p) times `seed` to the gradient of every parameter and leaf `root` depends on.
   //
-  // Consumes the record: saved values are given up as soon as they were read, and the tape is to be
-  // Reset (or destroyed) before the next recording. Runs with recording off.
-  // Shapes: root has one element; the seeds form takes a gradient of the root's own shape.
-  // Errors: kFailedPrecondition inside an open scope (naming the module), for a root of another
-  // tape, or
-  //   if a parameter changed since the forward; sherd::Error of an op, with its module path. After
-  //   an error nothing is left on its way; sums that already reached parameters stay.
-  void Backward(const Variable& root, double seed = 1.0, CallSite site = CallSite::Here());
-  void Backward(std::span<const Variable> roots, std::span<const Tensor> seeds,
+  // Saved values are given up as soon as they were read, unless they are retained. Runs with
+  // recording off. With several roots the sum of all products is added; a root may depend on
+  // another one, or be given twice. A seed is also how a gradient computed elsewhere is fed in.
+  // Shapes: root has one element; each seed has its root's shape, dtype and device.
+  // Ownership: seeds are read, never written or kept.
+  // Errors: kFailedPrecondition inside an open scope of this tape (naming the module), for a root
+  //   of another tape, for an op whose saved values are gone (naming it and its module), or if a
+  //   parameter changed since the forward; sherd::Error of an op or a hook, with its module path.
+  //   After an error nothing is left on its way; sums that already reached parameters stay.
+  void Backward(const Variable& root, double seed = 1.0, BackwardOptions options = {},
                 CallSite site = CallSite::Here());
+  void Backward(std::span<const Variable> roots, std::span<const Tensor> seeds,
+                BackwardOptions options = {}, CallSite site = CallSite::Here());
+  // The same for a list in braces: Backward({a, b}, {grad_a, grad_b}).
+  void Backward(std::initializer_list<Variable> roots, std::initializer_list<Tensor> seeds,
+                BackwardOptions options = {}, CallSite site = CallSite::Here()) {
+    Backward(std::span(roots.begin(), roots.size()), std::span(seeds.begin(), seeds.size()),
+             options, site);
+  }
 
   // Forgets everything; variables recorded before can no longer be used in a recording.
   void Reset();

@@ -1,8 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 
+#include "sherd/runtime/base/pooled.h"
 #include "sherd/runtime/base/ref.h"
 #include "sherd/runtime/core/tensor.h"
 
@@ -17,17 +20,24 @@ struct Home final : RefCounted {
   std::string description;  // "a tape that was reset", "the checkpointed region model.blocks.3"
 };
 
+class GradTable;
+struct Hooks;
+
 // The identity gradients belong to. Apart from the value, so that a tape can know who gets a
 // gradient without keeping memory that no backward reads.
-struct Ident : RefCounted {
-  virtual ~Ident() = default;
+struct Ident : RefCounted, Pooled<Ident> {
+  Ident();
+  virtual ~Ident();
 
   bool requires_grad = true;
   bool is_parameter = false;
-  uint64_t birth = 0;  // order of birth on a tape and its nested ones; 0 for leaves
-  uint64_t mark = 0;   // the last walk that needs this gradient
-  Ref<Home> home;      // empty for leaves
-  Tensor grad;         // of a leaf that is no parameter: the sum of all backwards so far
+  uint32_t slot = 0;           // in `table`
+  GradTable* table = nullptr;  // of the running backward that holds a gradient of it
+  uint64_t birth = 0;          // order of birth on a tape and its nested ones; 0 for leaves
+  uint64_t mark = 0;           // the last walk that needs this gradient
+  Ref<Home> home;              // empty for leaves
+  Tensor grad;                 // of a leaf that is no parameter: the sum of all backwards so far
+  std::unique_ptr<Hooks> hooks;
 };
 
 }  // namespace internal
@@ -62,6 +72,14 @@ class Variable {
   void ClearGrad() const {
     if (ident_) ident_->grad = Tensor();
   }
+
+  // Calls `hook` with the whole gradient of this variable, once in each backward that gives it one:
+  // after the last contribution, before anything is computed from it. What the hook returns takes
+  // the gradient's place; it may return its argument. Hooks run in the order they were added, with
+  // recording off, and go with the variable. Errors: kFailedPrecondition for a constant,
+  // kInvalidArgument for a parameter (which has its own hooks); what a hook throws, the backward
+  // throws, with the module path.
+  void OnGradient(std::function<Tensor(const Tensor&)> hook) const;
 
   // For the tape, the seams and those who extend them.
   Variable(Tensor value, Ref<internal::Ident> ident)

@@ -1,107 +1,52 @@
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "sherd/autograd/internal/hooks.h"
 #include "sherd/autograd/internal/tape_impl.h"
 #include "sherd/runtime/base/error.h"
-#include "sherd/runtime/kernels/elementwise.h"
 
 namespace sherd {
 namespace internal {
-namespace {
 
-// Whether nobody else can see this memory, so that it may be added to in place.
-bool OwnedAlone(const Tensor& tensor) {
-  return tensor.storage().unique() && tensor.is_contiguous();
-}
-
-Tensor CopyOf(const Tensor& from) {
-  Tensor copy = Tensor::Empty(from.device(), from.dtype(), from.shape());
-  kernels::Copy(from, copy, kernels::Write::kOverwrite);
-  return copy;
-}
-
-}  // namespace
-
-// [Note: gradient buffers are shared until somebody adds]
-// The first contribution to a variable may be the very tensor another variable got: the backward of
-// x + y hands one gradient to both. Before a later contribution is added in place, the buffer must
-// be held by this table alone; else it is copied. The usual residual connection never copies, since
-// the branch has taken and dropped its share by the time the trunk is added to.
-
-GradTarget GradTable::Target(Ident& ident, const TensorSpec& spec, const Device& device) {
-  if (ident.is_parameter) return TakeParameterGrad(static_cast<ParameterState&>(ident));
-  auto [it, inserted] = grads_.try_emplace(&ident, Ref<Ident>(&ident), Tensor());
-  Tensor& slot = it->second.second;
-  if (inserted) {
-    slot = Tensor::Empty(device, spec.dtype, spec.shape);
-    return {slot, kernels::Write::kOverwrite};
+void Walk::Await(const Node& node, size_t k) {
+  for (const ParameterRead& read : node.reads) {
+    ParameterState& parameter = *read.parameter;
+    if (parameter.hooks == nullptr || !parameter.requires_grad) continue;
+    auto known = std::find_if(awaited_.begin(), awaited_.end(), [&](const Awaited& awaited) {
+      return awaited.parameter == read.parameter;
+    });
+    if (known == awaited_.end()) known = awaited_.insert(known, {read.parameter, k});
+    known->node = k;  // nodes come last first
   }
-  if (!OwnedAlone(slot)) slot = CopyOf(slot);
-  return {slot, kernels::Write::kAdd};
-}
-
-void GradTable::Accumulate(Ident& ident, Tensor gradient) {
-  if (!gradient.is_contiguous()) gradient = CopyOf(gradient);
-  if (ident.is_parameter) {
-    const GradTarget target = TakeParameterGrad(static_cast<ParameterState&>(ident));
-    kernels::Copy(gradient, target.tensor, target.write);
-    return;
-  }
-  auto [it, inserted] = grads_.try_emplace(&ident, Ref<Ident>(&ident), Tensor());
-  Tensor& slot = it->second.second;
-  if (inserted) {
-    slot = std::move(gradient);
-    return;
-  }
-  if (!OwnedAlone(slot)) {
-    if (OwnedAlone(gradient)) {
-      std::swap(slot, gradient);
-    } else {
-      slot = CopyOf(slot);
-    }
-  }
-  kernels::Copy(gradient, slot, kernels::Write::kAdd);
-}
-
-Tensor GradTable::Take(const Ident& ident) {
-  auto it = grads_.find(&ident);
-  if (it == grads_.end()) return Tensor();
-  Tensor gradient = std::move(it->second.second);
-  grads_.erase(it);
-  return gradient;
-}
-
-void GradTable::CommitLeaves() {
-  for (auto& [key, entry] : grads_) {
-    Ident& leaf = *entry.first;
-    if (leaf.birth != 0) continue;
-    if (leaf.grad.defined()) {
-      Tensor sum = CopyOf(leaf.grad);
-      kernels::Copy(entry.second, sum, kernels::Write::kAdd);
-      leaf.grad = std::move(sum);
-    } else {
-      leaf.grad = std::move(entry.second);
-    }
-  }
-  grads_.clear();
 }
 
 void Walk::Mark(std::span<const Ref<Ident>> roots) {
-  const uint64_t mark = ++tape_.family->marks;
-  for (const Ref<Ident>& root : roots) root->mark = mark;
-  reached_.assign(tape_.nodes.size(), false);
+  mark_ = ++tape_.family->marks;
+  for (const Ref<Ident>& root : roots) root->mark = mark_;
+  const bool outermost = tape_.owner != nullptr;
   for (size_t k = tape_.nodes.size(); k-- > 0;) {
-    const Node& node = tape_.nodes[k];
+    Node& node = *tape_.nodes[k];
     bool reached = false;
-    for (const Ref<Ident>& output : node.outputs) reached |= output && output->mark == mark;
+    for (const Ref<Ident>& output : node.outputs) reached |= output && output->mark == mark_;
     if (!reached) continue;
-    reached_[k] = true;
-    for (const Ref<Ident>& input : node.inputs) {
-      if (input && !input->is_parameter) input->mark = mark;
+    if (node.op == nullptr) {
+      ThrowFailedPrecondition(
+          absl::StrCat("an earlier backward gave up what '", std::string(node.name),
+                       "' had saved; pass {.retain = true} to every backward but the last"),
+          {.op = "backward", .module_path = PathOf(node.module), .site = node.site});
     }
+    node.mark = mark_;
+    for (const Ref<Ident>& input : node.inputs) {
+      if (input && input->birth != 0) input->mark = mark_;
+    }
+    if (outermost) Await(node, k);
   }
-  live_.assign(tape_.scopes.size(), false);
+  if (!tape_.scopes.empty()) MarkScopes();
+}
+
+void Walk::MarkScopes() {
   std::vector<int64_t> open;
   size_t marked = 0;  // scopes open[0..marked) are live already
   for (const Entry& entry : tape_.entries) {
@@ -112,39 +57,71 @@ void Walk::Mark(std::span<const Ref<Ident>> roots) {
       marked = std::min(marked, open.size());
       continue;
     }
-    const bool matters = entry.kind == EntryKind::kOpen
-                             ? tape_.scopes[static_cast<size_t>(entry.index)].always_live
-                             : reached_[static_cast<size_t>(entry.index)];
+    const auto index = static_cast<size_t>(entry.index);
+    const bool matters = entry.kind == EntryKind::kOpen ? tape_.scopes[index].always_live
+                                                        : tape_.nodes[index]->mark == mark_;
     if (!matters) continue;
-    for (; marked < open.size(); ++marked) live_[static_cast<size_t>(open[marked])] = true;
+    for (; marked < open.size(); ++marked) {
+      tape_.scopes[static_cast<size_t>(open[marked])].mark = mark_;
+    }
   }
 }
 
-void Walk::Run(std::span<const Ref<Ident>> roots, std::vector<Tensor> seeds) {
+void Walk::Run(std::span<const Ref<Ident>> roots, std::span<const Tensor> seeds) {
   Mark(roots);
-  for (size_t i = 0; i < roots.size(); ++i) table_.Accumulate(*roots[i], std::move(seeds[i]));
+  for (size_t i = 0; i < roots.size(); ++i) table_.Accumulate(*roots[i], seeds[i]);
   std::vector<ScopeObserver*> entered;
   try {
     for (size_t k = tape_.entries.size(); k-- > 0;) {
       const Entry entry = tape_.entries[k];
       const size_t index = static_cast<size_t>(entry.index);
       if (entry.kind == EntryKind::kNode) {
-        if (reached_[index]) RunNode(tape_.nodes[index]);
-        tape_.nodes[index] = Node();  // what it saved is given up at once
-      } else if (live_[index]) {
-        ScopeObserver* observer = tape_.scopes[index].observer;
-        if (entry.kind == EntryKind::kClose) {
-          observer->BackwardEnter();
-          entered.push_back(observer);
-        } else {
-          entered.pop_back();
-          observer->BackwardExit();
-        }
+        Node& node = *tape_.nodes[index];
+        if (node.mark != mark_) continue;
+        RunNode(node);
+        if (!retain_) node.Consume();  // what it saved is given up at once
+        if (!awaited_.empty()) RunParameterHooks(index);
+        continue;
+      }
+      Scope& scope = tape_.scopes[index];
+      if (scope.mark != mark_) continue;
+      if (entry.kind == EntryKind::kClose) {
+        scope.observer->BackwardEnter();
+        entered.push_back(scope.observer);
+      } else {
+        entered.pop_back();
+        if (!retain_) scope.always_live = false;
+        scope.observer->BackwardExit();
+        if (!awaited_.empty()) RunParameterHooks(tape_.nodes.size());
       }
     }
+    RunParameterHooks(tape_.nodes.size());
   } catch (...) {
     for (size_t k = entered.size(); k-- > 0;) entered[k]->BackwardAbandon();
     throw;
+  }
+}
+
+// Runs the hooks of parameters that have their whole gradient: those `node` was the last to
+// contribute to, and earlier ones whose unit had a scope open until now.
+void Walk::RunParameterHooks(size_t node) {
+  for (size_t k = 0; k < awaited_.size();) {
+    Awaited& awaited = awaited_[k];
+    if (awaited.node == node) awaited.node = tape_.nodes.size();
+    const ParameterHost* host = awaited.parameter->host;
+    const bool whole = awaited.node == tape_.nodes.size() &&
+                       (host == nullptr || !host->InBackward(awaited.parameter->host_index));
+    if (!whole) {
+      ++k;
+      continue;
+    }
+    const Ref<ParameterState> parameter = awaited.parameter;
+    awaited_.erase(awaited_.begin() + static_cast<std::ptrdiff_t>(k));
+    try {
+      RunHooks(*parameter);
+    } catch (const Error& error) {
+      throw error.With({.module_path = PathOf(parameter->module)});
+    }
   }
 }
 
@@ -161,17 +138,19 @@ void Walk::CheckVersions(const Node& node) const {
 void Walk::RunNode(Node& node) {
   absl::InlinedVector<Tensor, 2> grads;
   bool any = false;
-  for (const Ref<Ident>& output : node.outputs) {
-    grads.push_back(output ? table_.Take(*output) : Tensor());
-    any |= grads.back().defined();
-  }
-  if (!any) return;
   try {
+    for (const Ref<Ident>& output : node.outputs) {
+      Tensor grad = output ? table_.Take(*output) : Tensor();
+      if (grad.defined() && output->hooks != nullptr) grad = RunHooks(*output, std::move(grad));
+      any |= grad.defined();
+      grads.push_back(std::move(grad));
+    }
+    if (!any) return;
     CheckVersions(node);
     OpBackward backward(*this, node, std::span<Tensor>(grads.data(), grads.size()));
     node.op->Backward(backward);
   } catch (const Error& error) {
-    throw error.With({.op = absl::StrCat("backward of ", std::string(node.op->name())),
+    throw error.With({.op = absl::StrCat("backward of ", std::string(node.name)),
                       .module_path = PathOf(node.module),
                       .site = node.site});
   }
@@ -180,12 +159,34 @@ void Walk::RunNode(Node& node) {
 }  // namespace internal
 
 namespace {
+
 size_t At(int i) { return static_cast<size_t>(i); }
+
+// How many of the first i bits are set: the place of the i-th saved value.
+size_t Place(uint32_t mask, int i) {
+  return static_cast<size_t>(std::popcount(mask & ((1u << i) - 1u)));
+}
+
 }  // namespace
 
-const Tensor& OpBackward::input(int i) const { return node_.saved_inputs[At(i)]; }
-const Tensor& OpBackward::output(int i) const { return node_.saved_outputs[At(i)]; }
-const Tensor& OpBackward::inner(int i) const { return node_.inner[At(i)]; }
+const Tensor& OpBackward::Saved(size_t place, const char* what) const {
+  SHERD_CHECK(place < node_.saved.size(), what);
+  return node_.saved[place];
+}
+
+const Tensor& OpBackward::input(int i) const {
+  SHERD_CHECK(i < 32 && (node_.reads_inputs >> i & 1u) != 0, "backward read an undeclared input");
+  return Saved(Place(node_.reads_inputs, i), "an input was not saved");
+}
+const Tensor& OpBackward::output(int i) const {
+  SHERD_CHECK(i < 32 && (node_.reads_outputs >> i & 1u) != 0, "backward read an undeclared output");
+  const auto inputs = static_cast<size_t>(std::popcount(node_.reads_inputs));
+  return Saved(inputs + Place(node_.reads_outputs, i), "an output was not saved");
+}
+const Tensor& OpBackward::inner(int i) const {
+  const int before = std::popcount(node_.reads_inputs) + std::popcount(node_.reads_outputs);
+  return Saved(At(before + i), "an inner value was not saved");
+}
 const TensorSpec& OpBackward::input_spec(int i) const { return node_.input_specs[At(i)]; }
 const Tensor& OpBackward::grad(int i) const { return grads_[At(i)]; }
 Tensor OpBackward::TakeGrad(int i) { return std::move(grads_[At(i)]); }
@@ -198,8 +199,10 @@ bool OpBackward::needs(int i) const { return static_cast<bool>(node_.inputs[At(i
 bool OpBackward::same(int i, int j) const {
   return needs(i) && node_.inputs[At(i)] == node_.inputs[At(j)];
 }
+bool OpBackward::retain() const { return walk_.retain(); }
 GradTarget OpBackward::target(int i) {
-  return walk_.table().Target(*node_.inputs[At(i)], node_.input_specs[At(i)], node_.device);
+  const TensorSpec& spec = node_.input_specs[At(i)];
+  return walk_.table().Target(*node_.inputs[At(i)], spec.dtype, spec.shape, node_.device);
 }
 void OpBackward::Pass(int i, Tensor gradient) {
   walk_.table().Accumulate(*node_.inputs[At(i)], std::move(gradient));

@@ -37,6 +37,7 @@ class ShardedModule final : public Interceptor, public ParameterHost, public Sco
   GradTarget TakeGradTarget(int index) override;
   Tensor LocalGrad(int index) const override { return unit_->LocalGradient(index); }
   void ClearGrad(int index) override { unit_->ClearGradient(index); }
+  bool InBackward(int) const override { return unit_->in_backward(); }
 
   void BackwardEnter() override;
   void BackwardExit() override;

@@ -70,6 +70,7 @@ class Unit final : public StorageOwner {
   // Whether full(i) can be read, and whether a scope is open.
   bool unsharded() const { return unsharded_; }
   bool open() const { return forward_open_ + backward_open_ > 0; }
+  bool in_backward() const { return backward_open_ > 0; }
   // The version that the open scope's copy was gathered at.
   int64_t gathered_version() const { return gathered_version_; }
 

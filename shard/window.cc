@@ -62,7 +62,7 @@ void WindowState::Backward(const LossSum& loss, CallSite site) {
         what);
   }
   try {
-    tape->Backward(loss.value, 1.0 / static_cast<double>(std::max<int64_t>(items_, 1)), site);
+    tape->Backward(loss.value, 1.0 / static_cast<double>(std::max<int64_t>(items_, 1)), {}, site);
   } catch (const std::exception& error) {
     failure_ = error.what();
     if (context_ != nullptr) context_->Fail(*failure_);

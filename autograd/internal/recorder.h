@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "sherd/autograd/call.h"
+#include "sherd/autograd/internal/region.h"
 #include "sherd/autograd/tape.h"
 
 namespace sherd::internal {
@@ -18,27 +18,13 @@ struct RandomContext {
   std::vector<int64_t> samples;
 };
 
-// A parameter, trained or frozen, and the version of it that was read.
-struct ParameterRead {
-  Ref<ParameterState> parameter;
-  int64_t version = 0;
-};
-
-// What the first pass of a checkpointed region touched; a recompute must touch the same.
-struct RegionNotes {
-  std::vector<Ref<Ident>>
-      outer;  // variables from outside that want a gradient, each once, in order
-  std::vector<ParameterRead> parameters;  // each once
-  absl::flat_hash_set<const Ident*> seen;
-  int64_t ops = 0;
-};
-
 // One level of recording on a thread. Levels form a chain: a region inside a tape, a recompute's
 // tape inside the tape being walked.
 struct Recorder {
   Recorder* outer = nullptr;
   TapeImpl* tape = nullptr;      // the tape of this level, or of the one a region is in
   RegionNotes* notes = nullptr;  // set: a first pass, nothing is recorded
+  Replay* replay = nullptr;      // set: the recompute of such a pass
   Ref<Home> home;                // of variables born here
   uint64_t first_birth = 0;      // variables born before are from outside
   bool recompute = false;
@@ -53,6 +39,7 @@ struct Recorder {
 struct ThreadState {
   Recorder* recorder = nullptr;
   CallFrame* frame = nullptr;
+  int ops = 0;  // ops that are running: what is read meanwhile is read by them
 };
 ThreadState& CurrentThread();
 

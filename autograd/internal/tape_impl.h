@@ -1,40 +1,47 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/container/inlined_vector.h"
+#include "sherd/autograd/internal/arena.h"
+#include "sherd/autograd/internal/grad_table.h"
 #include "sherd/autograd/internal/recorder.h"
 #include "sherd/autograd/op.h"
 
 namespace sherd::internal {
 
-// One recorded op.
+// One recorded op. Lives in the arena of its tape, with everything its spans point to.
 struct Node {
-  std::shared_ptr<const Op> op;
-  absl::InlinedVector<Ref<Ident>, 3> inputs;  // empty where no gradient is wanted
-  absl::InlinedVector<Ref<Ident>, 1> outputs;
-  absl::InlinedVector<TensorSpec, 3> input_specs;
-  absl::InlinedVector<Tensor, 3> saved_inputs;  // undefined where backward reads nothing
-  absl::InlinedVector<Tensor, 1> saved_outputs;
-  absl::InlinedVector<Tensor, 1> inner;
-  absl::InlinedVector<ParameterRead, 1> reads;
+  Op* op = nullptr;  // null: consumed by a backward
+  std::string_view name;
+  std::span<Ref<Ident>> inputs;  // empty where no gradient is wanted
+  std::span<Ref<Ident>> outputs;
+  std::span<TensorSpec> input_specs;
+  std::span<Tensor> saved;  // inputs that backward reads, then outputs, then inner values
+  uint32_t reads_inputs = 0;
+  uint32_t reads_outputs = 0;
+  std::span<ParameterRead> reads;
   const Module* module = nullptr;
   CallSite site;
   uint64_t random_key = 0;
+  uint64_t mark = 0;  // the last walk that reaches it
   std::shared_ptr<const RandomContext> random;
   Device device;
+
+  ~Node();
+  // Gives up the op and everything it saved, when backward needs them no more.
+  void Consume();
 };
 
 struct Scope {
   ScopeObserver* observer = nullptr;
   const Module* module = nullptr;
-  bool always_live = false;
-  int64_t close = -1;  // entry index of the closing bracket
+  bool always_live = false;  // until a backward has entered it
+  uint64_t mark = 0;         // the last walk it is live in
+  int64_t close = -1;        // entry index of the closing bracket
 };
 
 enum class EntryKind : uint8_t { kNode, kOpen, kClose };
@@ -49,12 +56,19 @@ struct Family {
   uint64_t marks = 0;
 };
 
+// How many of everything a node has.
+struct NodeSizes {
+  size_t inputs = 0, outputs = 0, specs = 0, saved = 0, reads = 0;
+};
+
 class TapeImpl {
  public:
   TapeImpl();
   explicit TapeImpl(std::shared_ptr<Family> family);
+  ~TapeImpl();
 
-  Node& AddNode();
+  // A new node with spans of those sizes; `op` is moved into the arena.
+  Node& AddNode(const OpValue& op, const NodeSizes& sizes);
   // The identity of a new variable of `home`.
   Ref<Ident> NewIdent(const Ref<Home>& home);
   int64_t OpenScope(ScopeObserver& observer, const Module* module, bool always_live);
@@ -65,54 +79,52 @@ class TapeImpl {
   std::shared_ptr<Family> family;
   Ref<Home> home;
   std::vector<Entry> entries;
-  std::deque<Node> nodes;
+  std::vector<Node*> nodes;
   std::vector<Scope> scopes;
   std::vector<int64_t> open_scopes;
   int64_t ops = 0;  // those inside checkpointed regions too
-  bool consumed = false;
-};
-
-// Gradients on their way, shared by a backward and the backwards nested in it.
-class GradTable {
- public:
-  // A buffer to write the next contribution to.
-  GradTarget Target(Ident& ident, const TensorSpec& spec, const Device& device);
-  // Takes a finished contribution; shares its memory when it is the first.
-  void Accumulate(Ident& ident, Tensor gradient);
-  // Removes and returns; undefined if nothing arrived.
-  Tensor Take(const Ident& ident);
-  // Moves what arrived at leaves into their grad.
-  void CommitLeaves();
+  std::unique_ptr<GradTable> spare_table;
 
  private:
-  absl::flat_hash_map<const Ident*, std::pair<Ref<Ident>, Tensor>> grads_;
+  void DestroyNodes();
+  Arena arena_;
 };
 
 // One backward over one tape.
 class Walk {
  public:
   // `level` describes the tape being walked, as the outer level of recomputes.
-  Walk(TapeImpl& tape, GradTable& table, Recorder& level)
-      : tape_(tape), table_(table), level_(level) {}
+  Walk(TapeImpl& tape, GradTable& table, Recorder& level, bool retain)
+      : tape_(tape), table_(table), level_(level), retain_(retain) {}
 
   // Adds the seeds, then walks. Errors: see Tape::Backward; entered scopes are abandoned.
-  void Run(std::span<const Ref<Ident>> roots, std::vector<Tensor> seeds);
+  void Run(std::span<const Ref<Ident>> roots, std::span<const Tensor> seeds);
 
   TapeImpl& tape() { return tape_; }
   GradTable& table() { return table_; }
   Recorder& level() { return level_; }
+  bool retain() const { return retain_; }
 
  private:
   friend class sherd::OpBackward;
+  // A parameter with hooks, and the node whose backward contributes to it last.
+  struct Awaited {
+    Ref<ParameterState> parameter;
+    size_t node = 0;
+  };
   void Mark(std::span<const Ref<Ident>> roots);
+  void MarkScopes();
   void RunNode(Node& node);
   void CheckVersions(const Node& node) const;
+  void Await(const Node& node, size_t k);
+  void RunParameterHooks(size_t node);
 
   TapeImpl& tape_;
   GradTable& table_;
   Recorder& level_;
-  std::vector<bool> reached_;
-  std::vector<bool> live_;
+  const bool retain_;
+  uint64_t mark_ = 0;
+  std::vector<Awaited> awaited_;
 };
 
 }  // namespace sherd::internal

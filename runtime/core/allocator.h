@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory_resource>
 #include <mutex>
 #include <set>
 #include <string>
@@ -83,7 +84,7 @@ class CachingAllocator {
     int64_t size = 0;
     int64_t cached = 0;  // of these, at most so many hold memory; exact unless Trim came between
   };
-  using FreeRanges = std::map<int64_t, FreeRange>;  // by offset
+  using FreeRanges = std::pmr::map<int64_t, FreeRange>;  // by offset
 
   // Adds a free range, merged with its neighbours.
   void Insert(int64_t offset, FreeRange range);
@@ -95,9 +96,10 @@ class CachingAllocator {
   int64_t reserve_ = 0;
   int64_t top_ = 0;  // everything above was never handed out
   mutable std::mutex mutex_;
-  FreeRanges free_by_offset_;
-  std::set<std::pair<int64_t, int64_t>> free_by_size_;  // (size, offset)
-  std::map<int64_t, std::vector<int64_t>> small_;       // exact sizes up to a page, never merged
+  std::pmr::unsynchronized_pool_resource nodes_;  // a step that repeats makes no heap allocation
+  FreeRanges free_by_offset_{&nodes_};
+  std::pmr::set<std::pair<int64_t, int64_t>> free_by_size_{&nodes_};  // (size, offset)
+  std::map<int64_t, std::vector<int64_t>> small_;  // exact sizes up to a page, never merged
   int64_t cached_ = 0;
   MemoryStats stats_;
 };

@@ -1,8 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 
+#include "sherd/runtime/base/pooled.h"
 #include "sherd/runtime/base/ref.h"
 #include "sherd/runtime/core/allocator.h"
 #include "sherd/runtime/core/device.h"
@@ -17,6 +20,8 @@ class StorageOwner {
   // Says in words why the bytes at `byte_offset` are absent: "parameter 'w' of unit 'blocks.3' is
   // sharded (phase: after forward)".
   virtual std::string DescribeAbsent(const Storage& storage, int64_t byte_offset) const = 0;
+  // Told of every access to the elements of a storage that is watched.
+  virtual void OnAccess(const Storage&) const {}
 
  protected:
   ~StorageOwner() = default;
@@ -28,7 +33,7 @@ class StorageOwner {
 // and are valid whenever it is resident. That is how a unit frees its gathered parameters under the
 // saved tensors of a tape.
 // Threads: Allocate and Free by one thread at a time, ordered with the readers by the caller.
-class Storage final : public RefCounted {
+class Storage final : public RefCounted, public Pooled<Storage> {
  public:
   // Describes `bytes` of `device`; allocates nothing.
   Storage(Device device, int64_t bytes, MemoryCategory category);
@@ -52,16 +57,29 @@ class Storage final : public RefCounted {
 
   // While set, reads of an absent storage are explained by `owner`, which must outlive the setting.
   void set_owner(const StorageOwner* owner) { owner_ = owner; }
+  // The same for an owner that lives as long as the last storage it explains.
+  void set_owner(std::shared_ptr<const StorageOwner> owner) {
+    owner_ = owner.get();
+    held_owner_ = std::move(owner);
+  }
   const StorageOwner* owner() const { return owner_; }
+  // Lets `watcher` know of every access, for as long as this object lives.
+  void Watch(const StorageOwner& watcher) {
+    owner_ = &watcher;
+    watched_ = true;
+  }
+  bool watched() const { return watched_; }
 
  private:
   Device device_;
   int64_t bytes_;
   MemoryCategory category_;
   bool resident_ = false;
+  bool watched_ = false;
   void* data_ = nullptr;
   Ref<Storage> target_;
   const StorageOwner* owner_ = nullptr;
+  std::shared_ptr<const StorageOwner> held_owner_;
 };
 
 }  // namespace sherd

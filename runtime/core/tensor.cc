@@ -96,6 +96,7 @@ void* Tensor::CheckedData(DType dtype) const {
                                 : absl::StrCat("a tensor of shape ", shape_.ToString(),
                                                " was read after its memory was freed"));
   }
+  if (storage_->watched()) storage_->owner()->OnAccess(*storage_);
   return static_cast<char*>(storage_->data()) + offset_ * SizeOf(dtype_);
 }
 

@@ -87,7 +87,7 @@ TEST_F(TapeTest, OneGradientPassedToTwoIsNotAddedToInPlace) {
   const Variable z = Scale(b, 1.0);
   // In backward the fork hands one tensor to y and z; y then gets more.
   const Variable more = Scale(y, 10.0);
-  const Variable both = ApplyOne(std::make_shared<ForkOp>(), {y, z}, CallSite::Here());
+  const Variable both = ApplyOne(ForkOp(), {y, z}, CallSite::Here());
   tape_.Backward(Add(Sum(more), Sum(both)));
   EXPECT_EQ(Grad(a), (Doubles{11, 11}));
   EXPECT_EQ(Grad(b), (Doubles{1, 1}));
@@ -99,7 +99,7 @@ TEST_F(TapeTest, GradientSharedWithALeafIsNotAddedToInPlace) {
   const Recording on(tape_);
   // `a` gets the first contribution from `both` and a second one from the scale recorded before it.
   const Variable more = Scale(a, 10.0);
-  const Variable both = ApplyOne(std::make_shared<ForkOp>(), {a, b}, CallSite::Here());
+  const Variable both = ApplyOne(ForkOp(), {a, b}, CallSite::Here());
   tape_.Backward(Add(Sum(more), Sum(both)));
   EXPECT_EQ(Grad(a), (Doubles{11, 11}));
   EXPECT_EQ(Grad(b), (Doubles{1, 1}));

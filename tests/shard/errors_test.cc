@@ -177,9 +177,8 @@ class Breaking : public Module {
             ThrowInvalidArgument("rank 0 broke in forward");
           if (self.breaks && self.phase == Phase::kRecompute && self.runs == 2)
             ThrowInvalidArgument("rank 0 broke in recompute");
-          y = ApplyOne(
-              std::make_shared<FailingBackwardOp>(self.breaks && self.phase == Phase::kBackward),
-              {y}, CallSite::Here());
+          y = ApplyOne(FailingBackwardOp(self.breaks && self.phase == Phase::kBackward), {y},
+                       CallSite::Here());
           return self.block(y);
         },
         x);

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "sherd/autograd/parameter.h"
+#include "sherd/autograd/variable.h"
+
+namespace sherd::internal {
+
+// Gradients on their way, shared by a backward and the backwards nested in it; dropped on error.
+//
+// An identity knows its place in the table of the backward that runs, so finding it costs one
+// comparison. Where an identity takes part in two backwards at once (one started by a hook inside
+// another), the second finds it by a map.
+class GradTable {
+ public:
+  GradTable() = default;
+  GradTable(const GradTable&) = delete;
+  GradTable& operator=(const GradTable&) = delete;
+  ~GradTable() { Clear(); }
+
+  // A buffer to write the next contribution to.
+  GradTarget Target(Ident& ident, DType dtype, const Shape& shape, const Device& device);
+  // Takes a finished contribution; shares its memory when it is the first.
+  void Accumulate(Ident& ident, Tensor gradient);
+  // Removes and returns; undefined if nothing arrived.
+  Tensor Take(Ident& ident);
+  // Runs the hooks of leaves and moves what arrived at leaves into their grad.
+  void CommitLeaves();
+  // Forgets everything.
+  void Clear();
+
+ private:
+  struct Slot {
+    Ref<Ident> ident;  // empty: free
+    Tensor grad;
+  };
+  // The slot of `ident`; null if it has none.
+  Slot* Find(const Ident& ident);
+  Slot& Add(Ident& ident);
+  void Release(Slot& slot);
+
+  std::vector<Slot> slots_;
+  std::vector<uint32_t> free_;
+  absl::flat_hash_map<const Ident*, uint32_t> elsewhere_;  // identities of two tables
+};
+
+}  // namespace sherd::internal
