@@ -2,6 +2,7 @@
 
 #include "sherd/runtime/kernels/elementwise.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
+#include "sherd/runtime/kernels/internal/partials.h"
 #include "sherd/runtime/kernels/internal/views.h"
 #include "sherd/runtime/kernels/pack.h"
 
@@ -9,9 +10,6 @@ namespace sherd::kernels {
 namespace {
 
 using internal::RowView;
-
-// Rows whose share of the weight's gradient is one partial sum. Fixed by the shape, so bits are.
-int64_t PartialRows(int64_t rows) { return std::max<int64_t>(32, (rows + 31) / 32); }
 
 void CheckOperands(const Tensor& x, const Tensor& weight, const Tensor& inv_rms) {
   SHERD_CHECK(
@@ -58,7 +56,6 @@ void RmsNormBackward(const Tensor& grad, const Tensor& x, const Tensor& weight,
                            grad_weight, write_weight);
   }
   CheckOperands(x, weight, inv_rms);
-  const DType compute = internal::ComputeDType(x.dtype());
   const bool want_x = grad_x.defined(), want_weight = grad_weight.defined();
   SHERD_CHECK(grad.dtype() == x.dtype() && grad.shape() == x.shape() &&
                   (!want_x || (grad_x.dtype() == x.dtype() && grad_x.shape() == x.shape())),
@@ -69,41 +66,31 @@ void RmsNormBackward(const Tensor& grad, const Tensor& x, const Tensor& weight,
   }
   const RowView from_grad = internal::RowsOf(grad), from_x = internal::RowsOf(x);
   const RowView to = want_x ? internal::RowsOf(grad_x) : RowView{};
-  const int64_t rows = from_x.rows, cols = from_x.cols;
-  const int64_t block = PartialRows(rows), blocks = (rows + block - 1) / block;
-  Tensor partials;
-  if (want_weight) {
-    partials = Tensor::Zeros(x.device(), compute, {blocks, cols}, MemoryCategory::kWorkspace);
-  }
+  const int64_t cols = from_x.cols;
+  const internal::RowBlocks blocks(from_x.rows);
+  const Tensor partials = internal::Partials(want_weight, x, blocks, cols);
   const auto loop =
       internal::LoopsOf(x.device()).row->rms_norm_backward[internal::FloatIndex(x.dtype())];
-  const int64_t inv_bytes = SizeOf(compute);
-  x.device().pool().ParallelFor(
-      blocks, internal::GrainOf(block * cols), [&](int64_t begin, int64_t end) {
-        for (int64_t b = begin; b < end; ++b) {
-          const int64_t row = b * block;
-          loop({.grad = from_grad.row(row),
-                .x = from_x.row(row),
-                .weight = weight.raw(),
-                .inv_rms = internal::Address(inv_rms) + row * inv_bytes,
-                .grad_x = want_x ? to.row(row) : nullptr,
-                .weight_partial = want_weight
-                                      ? internal::Address(partials) + b * cols * SizeOf(compute)
-                                      : nullptr,
-                .rows = std::min(block, rows - row),
-                .cols = cols,
-                .grad_stride = from_grad.stride,
-                .x_stride = from_x.stride,
-                .grad_x_stride = to.stride,
-                .add_x = write_x == Write::kAdd});
-        }
-      });
-  if (!want_weight) return;
-  const Tensor sum = partials.Slice(0, 0, 1).Reshape({cols});
-  for (int64_t b = 1; b < blocks; ++b) {
-    Copy(partials.Slice(0, b, b + 1).Reshape({cols}), sum, Write::kAdd);
-  }
-  Cast(sum, grad_weight, write_weight);
+  const int64_t inv_bytes = SizeOf(inv_rms.dtype());
+  x.device().pool().ParallelFor(blocks.count(), internal::GrainOf(blocks.block * cols),
+                                [&](int64_t begin, int64_t end) {
+                                  for (int64_t b = begin; b < end; ++b) {
+                                    const int64_t row = b * blocks.block;
+                                    loop({.grad = from_grad.row(row),
+                                          .x = from_x.row(row),
+                                          .weight = weight.raw(),
+                                          .inv_rms = internal::Address(inv_rms) + row * inv_bytes,
+                                          .grad_x = want_x ? to.row(row) : nullptr,
+                                          .weight_partial = internal::PartialOf(partials, b),
+                                          .rows = std::min(blocks.block, blocks.rows - row),
+                                          .cols = cols,
+                                          .grad_stride = from_grad.stride,
+                                          .x_stride = from_x.stride,
+                                          .grad_x_stride = to.stride,
+                                          .add_x = write_x == Write::kAdd});
+                                  }
+                                });
+  internal::AddUp(partials, grad_weight, write_weight);
 }
 
 }  // namespace sherd::kernels

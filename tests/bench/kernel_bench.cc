@@ -10,6 +10,7 @@
 #include <functional>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "sherd/runtime/base/thread_pool.h"
@@ -19,12 +20,15 @@
 #include "sherd/runtime/kernels/dropout.h"
 #include "sherd/runtime/kernels/elementwise.h"
 #include "sherd/runtime/kernels/embedding.h"
+#include "sherd/runtime/kernels/layer_norm.h"
 #include "sherd/runtime/kernels/matmul.h"
 #include "sherd/runtime/kernels/optimizer_step.h"
 #include "sherd/runtime/kernels/random.h"
 #include "sherd/runtime/kernels/reduce.h"
 #include "sherd/runtime/kernels/rms_norm.h"
 #include "sherd/runtime/kernels/rope.h"
+#include "sherd/runtime/kernels/softmax.h"
+#include "sherd/runtime/kernels/unary.h"
 
 namespace sherd::kernels {
 namespace {
@@ -121,6 +125,13 @@ void BenchElementwise(const Bench& bench, DType dtype) {
   bench.Time("silu_mul " + name, 3 * bytes, "B/s", [&] { SiluMul(a, b, c); });
   bench.Time("silu_mul backward " + name, 5 * bytes, "B/s",
              [&] { SiluMulBackward(a, b, c, d, Write::kOverwrite, e, Write::kOverwrite); });
+  for (const auto& [function, what] :
+       {std::pair{UnaryFunction::kGelu, "gelu "}, std::pair{UnaryFunction::kGeluTanh, "gelu_tanh "},
+        std::pair{UnaryFunction::kExp, "exp "}, std::pair{UnaryFunction::kTanh, "tanh "}}) {
+    bench.Time(what + name, 2 * bytes, "B/s", [&] { Unary(function, a, c); });
+    bench.Time(std::string(what) + "backward " + name, 3 * bytes, "B/s",
+               [&] { UnaryBackward(function, a, b, c); });
+  }
   bench.Time("sum " + name, bytes, "B/s", [&] { Sum(a); });
   bench.Time("sum_squares " + name, bytes, "B/s", [&] { SumSquares(a); });
   bench.Time("max_abs " + name, bytes, "B/s", [&] { MaxAbs(a); });
@@ -137,6 +148,16 @@ void BenchRows(const Bench& bench, DType dtype) {
   bench.Time("rms_norm backward " + name, 3 * bytes, "B/s", [&] {
     RmsNormBackward(y, x, weight, inv, z, Write::kOverwrite, grad_w, Write::kOverwrite);
   });
+  const Tensor mean = Tensor::Empty(bench.device, wide, {2048}),
+               grad_b = bench.Random({512}, dtype);
+  bench.Time("layer_norm " + name, 2 * bytes, "B/s",
+             [&] { LayerNorm(x, weight, weight, 1e-5, y, mean, inv); });
+  const LayerNormGradients gradients = {.x = z, .weight = grad_w, .bias = grad_b};
+  bench.Time("layer_norm backward " + name, 3 * bytes, "B/s",
+             [&] { LayerNormBackward(y, x, weight, mean, inv, gradients); });
+  bench.Time("softmax " + name, 2 * bytes, "B/s", [&] { Softmax(x, y); });
+  bench.Time("softmax backward " + name, 3 * bytes, "B/s", [&] { SoftmaxBackward(x, y, z); });
+  bench.Time("log_softmax " + name, 2 * bytes, "B/s", [&] { LogSoftmax(x, y); });
   const RopeTables tables = MakeRopeTables(bench.device, wide, 256, 64);
   const Tensor heads = x.Reshape({8, 256, 8, 64}), rotated = y.Reshape({8, 256, 8, 64});
   bench.Time("rope " + name, 2 * bytes, "B/s",

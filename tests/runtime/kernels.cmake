@@ -1,5 +1,5 @@
-foreach(test attention cross_entropy dropout elementwise embedding isa matmul optimizer_step random reduce
-    rms_norm rope)
+foreach(test attention cross_entropy dropout elementwise embedding isa layer_norm math matmul
+    optimizer_step random reduce rms_norm rope softmax unary)
   sherd_test(kernels_${test}_test LIBS sherd::kernels LABELS tsan asan)
 endforeach()
 

@@ -41,6 +41,20 @@ struct ElementwiseLoops {
   void (*silu_mul_backward[kFloatTypes])(const SiluMulBackwardArgs& args, int64_t n);
 };
 
+// One function of one variable. The backward's a is the gradient, b what the derivative is computed
+// from: x or the value.
+struct FunctionLoops {
+  UnaryLoop forward[kFloatTypes];
+  BinaryLoop backward[kFloatTypes];
+};
+
+struct UnaryLoops {
+  FunctionLoops exp, log, tanh, sigmoid, relu, sqrt, rsqrt, erf, gelu, gelu_tanh;
+  void (*clamp[kFloatTypes])(const void* x, double low, double high, void* out, int64_t n);
+  void (*clamp_backward[kFloatTypes])(const void* grad, const void* x, double low, double high,
+                                      void* out, int64_t n, bool add);
+};
+
 struct ReduceLoops {
   using Loop = double (*)(const void* x, int64_t n);
   Loop sum[kFloatTypes];
@@ -168,6 +182,56 @@ struct AttentionArgs {
   bool add_q, add_k, add_v;
 };
 
+struct SoftmaxArgs {
+  const void* x;
+  void* out;
+  int64_t rows, cols, x_stride, out_stride;
+};
+
+struct SoftmaxBackwardArgs {
+  const void* grad;
+  const void* y;
+  void* grad_x;
+  int64_t rows, cols, grad_stride, y_stride, grad_x_stride;
+  bool add;
+};
+
+struct SoftmaxLoops {
+  void (*softmax[kFloatTypes])(const SoftmaxArgs& args);
+  void (*log_softmax[kFloatTypes])(const SoftmaxArgs& args);
+  void (*softmax_backward[kFloatTypes])(const SoftmaxBackwardArgs& args);
+  void (*log_softmax_backward[kFloatTypes])(const SoftmaxBackwardArgs& args);
+};
+
+struct LayerNormArgs {
+  const void* x;
+  const void* weight;
+  const void* bias;
+  void* out;
+  void* mean;     // f32, f64 for f64
+  void* inv_std;  // f32, f64 for f64
+  int64_t rows, cols, x_stride, out_stride;
+  double eps;
+};
+
+struct LayerNormBackwardArgs {
+  const void* grad;
+  const void* x;
+  const void* weight;
+  const void* mean;
+  const void* inv_std;
+  void* grad_x;          // null: skipped
+  void* weight_partial;  // [cols] f32 (f64 for f64), added to; null: skipped
+  void* bias_partial;    // as weight_partial
+  int64_t rows, cols, grad_stride, x_stride, grad_x_stride;
+  bool add_x;
+};
+
+struct LayerNormLoops {
+  void (*forward[kFloatTypes])(const LayerNormArgs& args);
+  void (*backward[kFloatTypes])(const LayerNormBackwardArgs& args);
+};
+
 struct AttentionLoops {
   int64_t (*workspace_bytes[kFloatTypes])(const AttentionArgs& args, bool backward);
   void (*forward[kFloatTypes])(const AttentionArgs& args);
@@ -199,6 +263,9 @@ struct Loops {
   const GemmLoops* gemm;
   const AttentionLoops* attention;
   const UpdateLoops* update;
+  const UnaryLoops* unary;
+  const SoftmaxLoops* softmax;
+  const LayerNormLoops* layer_norm;
 };
 
 }  // namespace sherd::kernels::internal
