@@ -5,12 +5,10 @@
 // of paired runs in nanoseconds an op, and the heap allocations of a warm step, counted by
 // replacing operator new.
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
-#include <new>
 #include <string>
 #include <vector>
 
@@ -21,18 +19,7 @@
 #include "sherd/runtime/kernels/elementwise.h"
 #include "sherd/runtime/kernels/matmul.h"
 #include "sherd/runtime/kernels/rms_norm.h"
-
-namespace {
-std::atomic<int64_t> g_allocations{0};
-}  // namespace
-
-void* operator new(size_t bytes) {
-  g_allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void* block = std::malloc(bytes)) return block;
-  throw std::bad_alloc();
-}
-void operator delete(void* block) noexcept { std::free(block); }
-void operator delete(void* block, size_t) noexcept { std::free(block); }
+#include "tests/support/counting_new.h"
 
 namespace sherd {
 namespace {
@@ -64,11 +51,11 @@ void Measure(const Chain& chain, int runs) {
     chain.recorded();
     chain.bare();
   }
-  const int64_t before = g_allocations.load();
+  const int64_t before = testing::HeapAllocations();
   chain.recorded();
-  const int64_t recorded = g_allocations.load() - before;
+  const int64_t recorded = testing::HeapAllocations() - before;
   chain.bare();
-  const int64_t bare = g_allocations.load() - before - recorded;
+  const int64_t bare = testing::HeapAllocations() - before - recorded;
   std::vector<double> with, without, overhead;
   for (int i = 0; i < runs; ++i) {
     with.push_back(NanosecondsAnOp(chain.recorded));

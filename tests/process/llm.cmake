@@ -14,3 +14,7 @@ foreach(test llm_input_test llm_run_test)
     COMMAND ${SHERD_PYTHON} ${CMAKE_CURRENT_LIST_DIR}/${test}.py $<TARGET_FILE:sherd_train_llm>)
 endforeach()
 sherd_label_targets(sherd_train_llm process)
+
+sherd_script_test(two_forwards_test
+  COMMAND ${CMAKE_CURRENT_LIST_DIR}/two_forwards_test.sh $<TARGET_FILE:sherd_two_forwards>)
+sherd_label_targets(sherd_two_forwards process)
