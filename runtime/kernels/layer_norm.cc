@@ -64,12 +64,16 @@ void LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, double
       });
 }
 
-void LayerNormBackward(const Tensor& grad, const Tensor& x, const Tensor& weight,
+void LayerNormBackward(const Tensor& grad, const Tensor& x_or_none, const Tensor& weight,
                        const Tensor& mean, const Tensor& inv_std, const LayerNormGradients& to) {
+  // Stands in for an x that nothing reads.
+  const Tensor& x = x_or_none.defined() ? x_or_none : grad;
+  const bool want_x = to.x.defined();
+  SHERD_CHECK(x_or_none.defined() || !(want_x || to.weight.defined()),
+              "a gradient of a layer norm needs its input");
   CheckLike(grad, x);
   CheckStatistics(x, mean);
   CheckStatistics(x, inv_std);
-  const bool want_x = to.x.defined();
   if (want_x) CheckLike(to.x, x);
   if (x.numel() == 0) {
     if (to.weight.defined() && to.write_weight == Write::kOverwrite) Fill(to.weight, 0.0);

@@ -34,7 +34,8 @@ struct LayerNormGradients {
 //
 // Sums over rows are taken in blocks fixed by the shape: bits do not depend on the number of
 // threads, nor on which gradients are asked for.
-// Shapes: grad as x, mean and inv_std as written by LayerNorm; weight may be undefined.
+// Shapes: grad as x, mean and inv_std as written by LayerNorm. An undefined weight is 1, and need
+//   not be given where the gradient of x is not asked for, nor x where only the bias's is.
 // REQUIRES: the gradient of x may be `grad`, and overlaps no other operand.
 void LayerNormBackward(const Tensor& grad, const Tensor& x, const Tensor& weight,
                        const Tensor& mean, const Tensor& inv_std,
