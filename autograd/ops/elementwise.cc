@@ -24,41 +24,6 @@ void PlanPair(std::span<const Tensor> in, OpPlan& plan) {
   plan.outputs = {{in[0].dtype(), in[0].shape()}};
 }
 
-class AddOp final : public Op {
- public:
-  std::string_view name() const override { return "add"; }
-  OpKind kind() const override { return OpKind::kElementwise; }
-  void Plan(std::span<const Tensor> in, OpPlan& plan) const override { PlanPair(in, plan); }
-  void Forward(OpForward& f) const override {
-    kernels::Add(f.inputs[0], f.inputs[1], f.outputs[0]);
-  }
-  void Backward(OpBackward& b) const override {
-    for (int i = 0; i < 2; ++i) {
-      if (b.needs(i)) b.Pass(i, b.grad());
-    }
-  }
-};
-
-class MulOp final : public Op {
- public:
-  std::string_view name() const override { return "mul"; }
-  OpKind kind() const override { return OpKind::kElementwise; }
-  void Plan(std::span<const Tensor> in, OpPlan& plan) const override {
-    PlanPair(in, plan);
-    plan.backward_reads_inputs = plan.ReadsOfProduct();
-  }
-  void Forward(OpForward& f) const override {
-    kernels::Mul(f.inputs[0], f.inputs[1], f.outputs[0]);
-  }
-  void Backward(OpBackward& b) const override {
-    for (int i = 0; i < 2; ++i) {
-      if (!b.needs(i)) continue;
-      const GradTarget target = b.target(i);
-      kernels::Mul(b.grad(), b.input(1 - i), target.tensor, target.write);
-    }
-  }
-};
-
 class ScaleOp final : public Op {
  public:
   explicit ScaleOp(double alpha) : alpha_(alpha) {}
@@ -176,12 +141,6 @@ class DropoutOp final : public Op {
 
 }  // namespace
 
-Variable Add(const Variable& a, const Variable& b, CallSite site) {
-  return ApplyOne(AddOp(), {a, b}, site);
-}
-Variable Mul(const Variable& a, const Variable& b, CallSite site) {
-  return ApplyOne(MulOp(), {a, b}, site);
-}
 Variable Scale(const Variable& x, double alpha, CallSite site) {
   return ApplyOne(ScaleOp(alpha), {x}, site);
 }

@@ -1,19 +1,16 @@
 #pragma once
 
+#include "sherd/autograd/ops/arithmetic.h"
 #include "sherd/autograd/variable.h"
 #include "sherd/runtime/base/call_site.h"
 
 namespace sherd {
 
-// Ops on elements at the same place.
+// Functions of elements at the same place; sums and products are in arithmetic.h.
 //
 // Shapes: operands have one shape; nothing is broadcast. Any strides.
 // Errors: kInvalidArgument naming both operands if shapes, dtypes or devices differ.
 
-// a + b
-Variable Add(const Variable& a, const Variable& b, CallSite site = CallSite::Here());
-// a * b
-Variable Mul(const Variable& a, const Variable& b, CallSite site = CallSite::Here());
 // alpha * x
 Variable Scale(const Variable& x, double alpha, CallSite site = CallSite::Here());
 // x * sigmoid(x). Source: Elfwing et al. 2018.

@@ -185,7 +185,8 @@ class RowCheck {
     Run run = {results[0].value(), std::vector<Tensor>(tensors.size())};
     Tensor seed = Seed(results[0], options.seed_dtype);
     if (options.seed_layout != nullptr) seed = InLayout(seed, *options.seed_layout);
-    if (options.expand_seed) seed = Packed(InLayout(seed, Layout::kExpanded));
+    const bool expand = options.expand_seed && HasLayout(seed.shape(), Layout::kExpanded);
+    if (expand) seed = Packed(InLayout(seed, Layout::kExpanded));
     tape.Backward(results, std::vector<Tensor>(results.size(), seed));
     for (size_t i : wanted) run.grads[i] = variables[i].grad();
     return run;

@@ -55,6 +55,24 @@ struct UnaryLoops {
                                       void* out, int64_t n, bool add);
 };
 
+// out[i] (+)= f(a[i * a_step], b[i * b_step]): a step of 0 repeats one element.
+struct BroadcastArgs {
+  const void* a;
+  const void* b;
+  void* out;
+  int64_t n;
+  int64_t a_step, b_step;  // 0 or 1
+  bool add;
+};
+
+struct BroadcastLoops {
+  using Loop = void (*)(const BroadcastArgs& args);
+  Loop add[kFloatTypes];
+  Loop sub[kFloatTypes];
+  Loop mul[kFloatTypes];
+  Loop div[kFloatTypes];
+};
+
 struct ReduceLoops {
   using Loop = double (*)(const void* x, int64_t n);
   Loop sum[kFloatTypes];
@@ -266,6 +284,7 @@ struct Loops {
   const UnaryLoops* unary;
   const SoftmaxLoops* softmax;
   const LayerNormLoops* layer_norm;
+  const BroadcastLoops* broadcast;
 };
 
 }  // namespace sherd::kernels::internal

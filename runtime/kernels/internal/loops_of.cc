@@ -4,20 +4,21 @@
 
 namespace sherd::kernels {
 
-#define SHERD_DECLARE_LOOPS(isa)                                                               \
-  namespace isa {                                                                              \
-  extern const internal::ElementwiseLoops kElementwiseLoops;                                   \
-  extern const internal::ReduceLoops kReduceLoops;                                             \
-  extern const internal::RowLoops kRowLoops;                                                   \
-  extern const internal::GemmLoops kGemmLoops;                                                 \
-  extern const internal::AttentionLoops kAttentionLoops;                                       \
-  extern const internal::UpdateLoops kUpdateLoops;                                             \
-  extern const internal::UnaryLoops kUnaryLoops;                                               \
-  extern const internal::SoftmaxLoops kSoftmaxLoops;                                           \
-  extern const internal::LayerNormLoops kLayerNormLoops;                                       \
-  constexpr internal::Loops kLoops = {&kElementwiseLoops, &kReduceLoops,    &kRowLoops,        \
-                                      &kGemmLoops,        &kAttentionLoops, &kUpdateLoops,     \
-                                      &kUnaryLoops,       &kSoftmaxLoops,   &kLayerNormLoops}; \
+#define SHERD_DECLARE_LOOPS(isa)                                                              \
+  namespace isa {                                                                             \
+  extern const internal::ElementwiseLoops kElementwiseLoops;                                  \
+  extern const internal::ReduceLoops kReduceLoops;                                            \
+  extern const internal::RowLoops kRowLoops;                                                  \
+  extern const internal::GemmLoops kGemmLoops;                                                \
+  extern const internal::AttentionLoops kAttentionLoops;                                      \
+  extern const internal::UpdateLoops kUpdateLoops;                                            \
+  extern const internal::UnaryLoops kUnaryLoops;                                              \
+  extern const internal::SoftmaxLoops kSoftmaxLoops;                                          \
+  extern const internal::LayerNormLoops kLayerNormLoops;                                      \
+  extern const internal::BroadcastLoops kBroadcastLoops;                                      \
+  constexpr internal::Loops kLoops = {                                                        \
+      &kElementwiseLoops, &kReduceLoops, &kRowLoops,     &kGemmLoops,      &kAttentionLoops,  \
+      &kUpdateLoops,      &kUnaryLoops,  &kSoftmaxLoops, &kLayerNormLoops, &kBroadcastLoops}; \
   }
 
 SHERD_DECLARE_LOOPS(baseline)

@@ -63,13 +63,15 @@ inline RowView RowsOf(const Tensor& x) {
 }
 
 // A loop over the elements of kCount tensors of one shape, with as few dimensions as their strides
-// allow. The innermost dimension is a run of adjacent elements, or of one.
+// allow. The innermost dimension is a run of adjacent elements, or of one. Tensors named in
+// `may_repeat` (a bit each) may also repeat one element in a run: their step is then 0.
 template <int kCount>
 class RunLoop {
  public:
   using Pointers = std::array<char*, kCount>;
 
-  explicit RunLoop(const std::array<const Tensor*, kCount>& tensors) {
+  explicit RunLoop(const std::array<const Tensor*, kCount>& tensors, uint32_t may_repeat = 0) {
+    step_.fill(1);
     const Shape& shape = tensors[0]->shape();
     for (int n = 0; n < kCount; ++n) {
       SHERD_CHECK(tensors[n]->shape() == shape,
@@ -83,13 +85,20 @@ class RunLoop {
       if (shape[i] > 1) Append(shape[i], tensors, i);
     }
     bool adjacent = rank_ > 0;
-    for (int n = 0; n < kCount && adjacent; ++n) adjacent = stride_[rank_ - 1][n] == 1;
-    if (adjacent) run_elems_ = extent_[--rank_];
+    for (int n = 0; n < kCount && adjacent; ++n) {
+      const int64_t stride = stride_[rank_ - 1][n];
+      adjacent = stride == 1 || (stride == 0 && (may_repeat >> n & 1u) != 0);
+    }
+    if (!adjacent) return;
+    run_elems_ = extent_[--rank_];
+    step_ = stride_[rank_];
   }
 
   int64_t numel() const { return numel_; }
   int64_t run_elems() const { return run_elems_; }
   int64_t runs() const { return numel_ / run_elems_; }
+  // From one element of a run to the next: 1, or 0 for a tensor that repeats.
+  int64_t step(int n) const { return step_[static_cast<size_t>(n)]; }
 
   // The first elements of run `r`.
   Pointers At(int64_t r) const {
@@ -109,7 +118,7 @@ class RunLoop {
     if (rank_ == 0) {
       pool.ParallelFor(run_elems_, kGrainElems, [&](int64_t begin, int64_t end) {
         Pointers at = base_;
-        for (int n = 0; n < kCount; ++n) at[n] += begin * elem_bytes_[n];
+        for (int n = 0; n < kCount; ++n) at[n] += begin * step_[n] * elem_bytes_[n];
         f(at, end - begin);
       });
       return;
@@ -139,6 +148,7 @@ class RunLoop {
   std::array<int64_t, Shape::kMaxRank> extent_{};
   std::array<std::array<int64_t, kCount>, Shape::kMaxRank> stride_{};
   std::array<int64_t, kCount> elem_bytes_{};
+  std::array<int64_t, kCount> step_{};
   Pointers base_{};
 };
 
