@@ -1,11 +1,16 @@
 #include "sherd/autograd/ops/shape.h"
 
+#include <algorithm>
+#include <array>
 #include <memory>
 #include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "sherd/autograd/apply.h"
+#include "sherd/autograd/ops/internal/contribute.h"
+#include "sherd/autograd/ops/internal/dims.h"
 #include "sherd/runtime/base/error.h"
 #include "sherd/runtime/kernels/elementwise.h"
 #include "sherd/runtime/kernels/reduce.h"
@@ -126,6 +131,92 @@ class ConcatOp final : public Op {
   int dim_;
 };
 
+class PermuteOp final : public Op {
+ public:
+  PermuteOp(std::span<const int> order, bool two)
+      : rank_(static_cast<int>(order.size())), two_(two) {
+    std::copy(order.begin(), order.end(), order_.begin());
+  }
+  std::string_view name() const override { return two_ ? "transpose" : "permute"; }
+  OpKind kind() const override { return OpKind::kView; }
+  void Plan(std::span<const Tensor> in, OpPlan& plan) const override {
+    plan.outputs = {{in[0].dtype(), View(in[0]).shape()}};
+    plan.view = true;
+  }
+  void Forward(OpForward& f) const override { f.outputs[0] = View(f.inputs[0]); }
+  void Backward(OpBackward& b) const override {
+    if (two_) return internal::ContributeCopy(b, 0, View(b.grad()));
+    std::array<int, Shape::kMaxRank> back{};
+    for (int i = 0; i < rank_; ++i) back[static_cast<size_t>(order_[static_cast<size_t>(i)])] = i;
+    internal::ContributeCopy(b, 0, b.grad().Permute({back.data(), static_cast<size_t>(rank_)}));
+  }
+
+ private:
+  Tensor View(const Tensor& x) const {
+    if (!two_) return x.Permute({order_.data(), static_cast<size_t>(rank_)});
+    return x.Transpose(internal::DimOf(order_[0], x, "x"), internal::DimOf(order_[1], x, "x"));
+  }
+  std::array<int, Shape::kMaxRank> order_{};
+  int rank_;
+  bool two_;  // two dimensions to exchange, instead of an order of all
+};
+
+class ExpandOp final : public Op {
+ public:
+  explicit ExpandOp(const Shape& shape) : shape_(shape) {}
+  std::string_view name() const override { return "expand"; }
+  OpKind kind() const override { return OpKind::kView; }
+  void Plan(std::span<const Tensor> in, OpPlan& plan) const override {
+    in[0].Expand(shape_);
+    plan.outputs = {{in[0].dtype(), shape_}};
+    plan.view = true;
+  }
+  void Forward(OpForward& f) const override { f.outputs[0] = f.inputs[0].Expand(shape_); }
+  void Backward(OpBackward& b) const override { internal::ContributeSum(b, 0, b.grad()); }
+
+ private:
+  Shape shape_;
+};
+
+class PadOp final : public Op {
+ public:
+  PadOp(std::span<const int64_t> pads, double value)
+      : pads_(pads.begin(), pads.end()), value_(value) {}
+  std::string_view name() const override { return "pad"; }
+  void Plan(std::span<const Tensor> in, OpPlan& plan) const override {
+    const bool pairs = pads_.size() % 2 == 0 && static_cast<int>(pads_.size()) <= 2 * in[0].rank();
+    if (!pairs || std::any_of(pads_.begin(), pads_.end(), [](int64_t n) { return n < 0; })) {
+      RefuseOperand(absl::StrCat("[", absl::StrJoin(pads_, ", "),
+                                 "] are no numbers before and after in the last dimensions"),
+                    "x", in[0]);
+    }
+    Shape shape = in[0].shape();
+    for (size_t i = 0; i < pads_.size(); ++i) {
+      shape[shape.rank() - 1 - static_cast<int>(i / 2)] += pads_[i];
+    }
+    plan.outputs = {{in[0].dtype(), shape}};
+  }
+  void Forward(OpForward& f) const override {
+    kernels::Fill(f.outputs[0], value_);
+    kernels::Copy(f.inputs[0], Inside(f.outputs[0], f.inputs[0].shape()));
+  }
+  void Backward(OpBackward& b) const override {
+    internal::ContributeCopy(b, 0, Inside(b.grad(), b.input_spec(0).shape));
+  }
+
+ private:
+  Tensor Inside(const Tensor& padded, const Shape& shape) const {
+    Tensor inside = padded;
+    for (size_t i = 0; i < pads_.size(); i += 2) {
+      const int dim = shape.rank() - 1 - static_cast<int>(i / 2);
+      inside = inside.Slice(dim, pads_[i], pads_[i] + shape[dim]);
+    }
+    return inside;
+  }
+  std::vector<int64_t> pads_;
+  double value_;
+};
+
 class SumOp final : public Op {
  public:
   std::string_view name() const override { return "sum"; }
@@ -170,6 +261,46 @@ Variable Concat(std::span<const Variable> xs, int dim, CallSite site) {
   if (xs.empty())
     ThrowInvalidArgument("at least one operand is needed", {.op = "concat", .site = site});
   return Apply(ConcatOp(dim), xs, site)[0];
+}
+
+Variable Stack(std::span<const Variable> xs, int dim, CallSite site) {
+  if (xs.empty()) {
+    ThrowInvalidArgument("at least one operand is needed", {.op = "stack", .site = site});
+  }
+  std::vector<Variable> parts;
+  const int rank = xs[0].value().rank() + 1;
+  const int at = dim < 0 ? dim + rank : dim;
+  for (const Variable& x : xs) {
+    std::vector<int64_t> extents(x.shape().extents().begin(), x.shape().extents().end());
+    if (at < 0 || at > static_cast<int>(extents.size())) {
+      ThrowInvalidArgument(
+          absl::StrCat("there is no dimension ", dim, " in a stack of ", x.value().ToString()),
+          {.op = "stack", .site = site});
+    }
+    extents.insert(extents.begin() + at, 1);
+    parts.push_back(Reshape(x, Shape(extents), site));
+  }
+  return Concat(parts, at, site);
+}
+
+Variable Transpose(const Variable& x, int a, int b, CallSite site) {
+  return ApplyOne(PermuteOp(std::array{a, b}, true), {x}, site);
+}
+
+Variable Permute(const Variable& x, std::span<const int> order, CallSite site) {
+  if (order.size() > Shape::kMaxRank) {
+    ThrowInvalidArgument("an order of more dimensions than a tensor has",
+                         {.op = "permute", .site = site});
+  }
+  return ApplyOne(PermuteOp(order, false), {x}, site);
+}
+
+Variable Expand(const Variable& x, const Shape& shape, CallSite site) {
+  return ApplyOne(ExpandOp(shape), {x}, site);
+}
+
+Variable Pad(const Variable& x, std::span<const int64_t> pads, double value, CallSite site) {
+  return ApplyOne(PadOp(pads, value), {x}, site);
 }
 
 Variable Sum(const Variable& x, CallSite site) { return ApplyOne(SumOp(), {x}, site); }
