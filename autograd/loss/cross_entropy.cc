@@ -8,6 +8,7 @@
 #include "sherd/runtime/base/error.h"
 #include "sherd/runtime/kernels/elementwise.h"
 #include "sherd/runtime/kernels/matmul.h"
+#include "sherd/runtime/kernels/pack.h"
 
 namespace sherd {
 namespace {
@@ -22,7 +23,7 @@ DType StatisticsOf(DType dtype) { return dtype == DType::kF64 ? DType::kF64 : DT
 
 bool Fits(const Tensor& targets, int64_t rows) {
   return (targets.dtype() == DType::kI32 || targets.dtype() == DType::kI64) &&
-         targets.is_contiguous() && targets.numel() == rows;
+         targets.numel() == rows;
 }
 
 void CheckOptions(const CrossEntropyOptions& options) {
@@ -44,8 +45,8 @@ class CrossEntropyOp final : public Op {
     const Tensor& logits = in[0];
     const Tensor& targets = in[1];
     if (!IsFloating(logits.dtype()) || logits.rank() < 1 || !Fits(targets, logits.shape().rows())) {
-      RefuseOperands("float logits [..., V] need one contiguous i32 or i64 label for each row",
-                     "logits", logits, "labels", targets);
+      RefuseOperands("float logits [..., V] need one i32 or i64 label for each row", "logits",
+                     logits, "labels", targets);
     }
     CheckOptions(options_);
     plan.outputs = {{DType::kF64, {1}}};
@@ -83,8 +84,8 @@ class LinearCrossEntropyOp final : public Op {
                      hidden, "weight", weight);
     }
     if (!Fits(targets, hidden.shape().rows())) {
-      RefuseOperands("hidden [..., C] needs one contiguous i32 or i64 label for each row", "hidden",
-                     hidden, "labels", targets);
+      RefuseOperands("hidden [..., C] needs one i32 or i64 label for each row", "hidden", hidden,
+                     "labels", targets);
     }
     CheckOptions(options_.cross_entropy);
     if (options_.chunk_classes < 0) {
@@ -98,7 +99,7 @@ class LinearCrossEntropyOp final : public Op {
 
   void Forward(OpForward& f) const override {
     const Tensor hidden = Rows(f.inputs[0]);
-    const Tensor& weight = f.inputs[1];
+    const Tensor weight = kernels::PackRows(f.inputs[1]);
     kernels::CrossEntropyPieces pieces(f.inputs[2], weight.dim(0), options_.cross_entropy);
     ForEachChunk(hidden, weight, [&](const Tensor& logits, const Tensor&, int64_t first) {
       pieces.Add(logits, first);
@@ -108,7 +109,7 @@ class LinearCrossEntropyOp final : public Op {
 
   void Backward(OpBackward& b) const override {
     const Tensor hidden = Rows(b.input(0));
-    const Tensor& weight = b.input(1);
+    const Tensor weight = kernels::PackRows(b.input(1));
     const kernels::CrossEntropyPieces pieces(b.input(2), weight.dim(0), options_.cross_entropy);
     const double scale = *b.grad().data<double>();
     // The gradient of hidden is a sum over chunks: in f32 for 16-bit elements, and apart where
@@ -129,7 +130,7 @@ class LinearCrossEntropyOp final : public Op {
                         to_weight.tensor.Slice(0, first, first + rows.dim(0)), to_weight.write);
       }
       if (b.needs(0)) {
-        kernels::Matmul(logits, false, rows, false, Rows(to_hidden.tensor),
+        kernels::Matmul(logits, false, rows, false, Merged(to_hidden.tensor),
                         first == 0 ? to_hidden.write : Write::kAdd);
       }
     });
@@ -140,7 +141,9 @@ class LinearCrossEntropyOp final : public Op {
   }
 
  private:
-  static Tensor Rows(const Tensor& x) { return x.Reshape({x.shape().rows(), x.shape().back()}); }
+  static Tensor Merged(const Tensor& x) { return x.Reshape({x.shape().rows(), x.shape().back()}); }
+  // For reading, packed once and not for every chunk.
+  static Tensor Rows(const Tensor& x) { return Merged(kernels::PackRows(x)); }
 
   // Calls f(logits, rows of weight, first class) with the logits of one chunk after another, in a
   // buffer that f may overwrite.

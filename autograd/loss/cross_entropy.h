@@ -12,7 +12,7 @@ namespace sherd {
 // The cross-entropy of each row of logits with its target, summed over rows whose target is not
 // ignored; smoothing and z-loss by kernels::CrossEntropyOptions, over the same rows.
 //
-// Shapes: logits [..., V], targets one contiguous i32 or i64 for each row. items: rows that count.
+// Shapes: logits [..., V], targets one i32 or i64 for each row. items: rows that count.
 // Cost: keeps the logits and one number for each row; softmax exists only inside the backward.
 // Errors: kInvalidArgument naming both operands if shapes or devices differ, a target out of range,
 //   or options outside their ranges.
@@ -30,7 +30,7 @@ struct LinearCrossEntropyOptions {
 // CrossEntropy(Linear(hidden, weight), targets) without logits: classes are taken in chunks of n,
 // forward and again in backward, so [N, V] never exists.
 //
-// Shapes: hidden [..., C] of N rows, weight [V, C], targets N contiguous i32 or i64.
+// Shapes: hidden [..., C] of N rows, weight [V, C], targets N i32 or i64.
 // Cost: one more product than the two ops (logits are computed again in backward). Beside hidden,
 //   weight and their gradients, at most
 //     forward   N n bytes of the dtype + 4 N      (8 N for f64)

@@ -141,8 +141,7 @@ Tensor TokenTargets(const LossLabels& labels, LabelMode mode, int64_t ignore_ind
   const Tensor& from =
       causal && labels.shifted_labels.defined() ? labels.shifted_labels : labels.labels;
   const bool changes = causal && (!shifted || HasDocuments(labels));
-  if (!changes && from.defined() && from.is_contiguous() &&
-      (from.dtype() == DType::kI64 || from.dtype() == DType::kI32)) {
+  if (!changes && from.defined() && (from.dtype() == DType::kI64 || from.dtype() == DType::kI32)) {
     return from;
   }
   std::vector<int64_t> targets = Integers(from, "labels");

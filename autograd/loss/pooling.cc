@@ -5,9 +5,9 @@
 #include "absl/strings/str_cat.h"
 #include "sherd/autograd/apply.h"
 #include "sherd/autograd/internal/recorder.h"
-#include "sherd/autograd/ops/shape.h"
-#include "sherd/autograd/ops/transformer.h"
 #include "sherd/runtime/base/error.h"
+#include "sherd/runtime/kernels/embedding.h"
+#include "sherd/runtime/kernels/pack.h"
 
 namespace sherd {
 namespace {
@@ -22,9 +22,31 @@ bool IsInteger(const Tensor& x) {
   return x.defined() && (x.dtype() == DType::kI32 || x.dtype() == DType::kI64);
 }
 
+// Row ids[b] of x [B, T, C] with its first dimensions merged, for each b.
+class TakeTokensOp final : public Op {
+ public:
+  std::string_view name() const override { return "take_tokens"; }
+  void Plan(std::span<const Tensor> in, OpPlan& plan) const override {
+    plan.outputs = {{in[0].dtype(), {in[0].dim(0), in[0].dim(2)}}};
+    plan.backward_reads_inputs = 0b10;
+  }
+  void Forward(OpForward& f) const override {
+    kernels::Embedding(f.inputs[1], Merged(kernels::PackRows(f.inputs[0])), f.outputs[0]);
+  }
+  void Backward(OpBackward& b) const override {
+    const GradTarget target = b.target(0);
+    kernels::EmbeddingBackward(b.grad(), b.input(1), Merged(target.tensor), target.write);
+  }
+
+ private:
+  static Tensor Merged(const Tensor& x) { return x.Reshape({x.dim(0) * x.dim(1), x.dim(2)}); }
+};
+
 // The flat index of the chosen token of each row; without a mask all are tokens.
 std::vector<int64_t> Places(const Variable& x, const Tensor* mask, bool last) {
-  if (x.value().rank() != 3) RefuseOperand("one token of x [B, T, C] is taken", "x", x.value());
+  if (x.value().rank() != 3 || !IsFloating(x.dtype())) {
+    RefuseOperand("one token of a float x [B, T, C] is taken", "x", x.value());
+  }
   const int64_t rows = x.dim(0), tokens = x.dim(1);
   std::vector<int64_t> seen;
   if (mask != nullptr) {
@@ -52,7 +74,7 @@ Variable Take(const Variable& x, const Tensor* mask, bool last, CallSite site) {
     if (!x.defined()) ThrowInvalidArgument("x is undefined");
     const std::vector<int64_t> places = Places(x, mask, last);
     const Tensor ids = Tensor::FromHost<int64_t>(x.value().device(), places, {x.dim(0)});
-    return EmbeddingLookup(ids, Reshape(x, {x.dim(0) * x.dim(1), x.dim(2)}, site), site);
+    return ApplyOne(TakeTokensOp(), {x, Variable(ids)}, site);
   } catch (const Error& error) {
     throw error.With({.op = name, .module_path = internal::CurrentModulePath(), .site = site});
   }
