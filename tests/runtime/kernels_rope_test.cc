@@ -1,5 +1,7 @@
 #include "sherd/runtime/kernels/rope.h"
 
+#include "sherd/runtime/base/error.h"
+#include "sherd/runtime/kernels/rope_scaling.h"
 #include "tests/runtime/kernels_support.h"
 
 namespace sherd::kernels::test {
@@ -66,6 +68,65 @@ TEST(RopeTest, TakesAHeadSliceOfAFusedProjection) {
   Rope(copy, tables.cos, tables.sin, 0, false, b);
   EXPECT_TRUE(SameBits(FromTensor(a), FromTensor(b)));
   EXPECT_FALSE(SameBits(FromTensor(a), FromTensor(copy)));
+}
+
+// Values against PyTorch are rows of tests/autograd/ops_table_attention_test.cc.
+TEST(RopeScalingTest, NoScalingAndAFactorOfOneChangeNothing) {
+  const Device device = Device::Cpu();
+  const RopeTables plain = MakeRopeTables(device, DType::kF64, 9, 6, 500.0);
+  for (RopeScalingType type :
+       {RopeScalingType::kNone, RopeScalingType::kLinear, RopeScalingType::kDynamic,
+        RopeScalingType::kLlama3, RopeScalingType::kYarn}) {
+    const RopeScaling scaling = {.type = type, .original_max_position_embeddings = 32};
+    const RopeTables same = MakeRopeTables(device, DType::kF64, 9, 6, 500.0, scaling);
+    ExpectNear(FromTensor(same.cos), FromTensor(plain.cos), 1e-15, "cos");
+    ExpectNear(FromTensor(same.sin), FromTensor(plain.sin), 1e-15, "sin");
+  }
+}
+
+TEST(RopeScalingTest, Llama3KeepsFastPairsAndStretchesSlowOnes) {
+  // Wavelengths 2 pi theta^(2i/D) against 8192 / 4 and 8192: by hand for Llama 3.1's own numbers.
+  const RopeScaling scaling = {
+      .type = RopeScalingType::kLlama3, .factor = 8.0, .original_max_position_embeddings = 8192};
+  const std::vector<double> f = RopeFrequencies(1, 128, 500000.0, scaling);
+  const auto plain = [](int i) { return std::pow(500000.0, -i / 64.0); };
+  EXPECT_EQ(f[0], 1.0);
+  EXPECT_DOUBLE_EQ(f[28], plain(28));        // wavelength 1956, below 2048
+  EXPECT_LT(f[29], plain(29));               // 2401: a little slower
+  EXPECT_GT(f[34], plain(34) / 8.0);         // 6691, below 8192
+  EXPECT_DOUBLE_EQ(f[35], plain(35) / 8.0);  // 8215, above
+}
+
+TEST(RopeScalingTest, YarnScalesScoresByTheLogarithmOfTheFactor) {
+  EXPECT_DOUBLE_EQ(RopeAttentionFactor({.type = RopeScalingType::kYarn, .factor = 16.0}),
+                   0.1 * std::log(16.0) + 1.0);
+  EXPECT_EQ(RopeAttentionFactor(
+                {.type = RopeScalingType::kYarn, .factor = 16.0, .attention_factor = 0.5}),
+            0.5);
+  EXPECT_EQ(RopeAttentionFactor({.type = RopeScalingType::kLinear, .factor = 16.0}), 1.0);
+}
+
+TEST(RopeScalingTest, BadOptionsAreNamed) {
+  const auto expect = [](const RopeScaling& scaling, int64_t head_size, const std::string& part) {
+    try {
+      RopeFrequencies(10, head_size, 1e4, scaling);
+      ADD_FAILURE() << "no error: " << part;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  };
+  using enum RopeScalingType;
+  expect({.type = kLinear, .factor = 0.5}, 4, "factor is at least 1, got 0.5");
+  expect({.type = kYarn, .factor = 2.0}, 4, "original_max_position_embeddings is at least 1");
+  expect({.type = kDynamic, .factor = 2.0, .original_max_position_embeddings = 8}, 2,
+         "head size above 2");
+  expect({.type = kLlama3,
+          .factor = 2.0,
+          .original_max_position_embeddings = 8,
+          .low_freq_factor = 4.0},
+         4, "high_freq_factor is above low_freq_factor");
+  expect({.type = kYarn, .factor = 2.0, .original_max_position_embeddings = 8, .beta_fast = 0.5}, 4,
+         "beta_fast is at least beta_slow");
 }
 
 }  // namespace
