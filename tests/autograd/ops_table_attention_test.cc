@@ -75,8 +75,7 @@ OpRow Scaled(const std::string& name, double theta, const RopeScaling& scaling) 
   return {.name = "rope scaled " + name,
           .operands = {Normal({1, 3, 2, 16})},
           .function = function,
-          .golden = "attention/rope scaled " + name,
-          .golden_bound = 1e-11};  // angles near 1500 are rounded to 2e-13
+          .golden = "attention/rope scaled " + name};
 }
 
 std::vector<OpRow> Ropes() {
