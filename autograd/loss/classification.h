@@ -59,6 +59,9 @@ struct SequenceClassificationOptions {
 };
 
 // A loss of whole sequences, from pooled logits (see pooling.h).
+//
+// The cross-entropy of sigmoids is computed from logits, so it is finite for every finite one.
+// Labels are constants: no gradient reaches them.
 class SequenceClassificationLoss final : public Loss {
  public:
   explicit SequenceClassificationLoss(SequenceClassificationOptions options = {});
@@ -81,7 +84,8 @@ struct MseLossOptions {
   LabelsDevice labels_device = LabelsDevice::kRefuse;
 };
 
-// The squared error, summed over elements.
+// The squared error, summed over elements; items are elements too, so that the mean a window makes
+// is that of PyTorch's mse_loss. Computed in f64. No gradient reaches the labels.
 class MseLoss final : public Loss {
  public:
   explicit MseLoss(MseLossOptions options = {});
