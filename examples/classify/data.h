@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "classify/options.h"
@@ -11,9 +12,7 @@
 
 namespace classify {
 
-inline constexpr int64_t kVocabulary = 64;
-inline constexpr int64_t kClasses = 4;
-inline constexpr int64_t kPad = 0;
+inline constexpr int64_t kVocabulary = 64, kClasses = 4, kPad = 0;
 inline constexpr int64_t kFirst = 1;  // begins every sequence; encoders read the class there
 
 struct Batch {
@@ -23,9 +22,9 @@ struct Batch {
   std::vector<int64_t> samples;  // [B]: each row's global number
 };
 
-// Samples [first, first + rows): the same whoever makes them. A class's own tokens are a little
-// more frequent in its sequences; lengths vary. Encoders get padding behind the tokens, decoders
-// every second time before them.
+// Samples [first, first + rows): the same whoever makes them. A class's own tokens are more
+// frequent in its sequences; lengths vary. Encoders get padding behind the tokens, decoders every
+// second time before them.
 inline Batch MakeBatch(const Options& o, int64_t first, int64_t rows, const sherd::Device& device) {
   const auto draw = [&](int64_t sample, int64_t place, int64_t below) {
     const auto words = sherd::Philox4x32(
@@ -40,10 +39,10 @@ inline Batch MakeBatch(const Options& o, int64_t first, int64_t rows, const sher
     const bool left = !o.encoder && sample % 2 == 1;
     const int64_t begin = row * o.seq + (left ? o.seq - length : 0);
     for (int64_t t = 0; t < length; ++t) {
-      // Ids 2, 3, ... belong to class 0, 1, ... in turn; every third token is of the label's class.
+      // Ids 2, 3, ... belong to class 0, 1, ... in turn; half the tokens are of the label's class.
       const int64_t groups = (kVocabulary - 2) / kClasses;
       const int64_t of =
-          draw(sample, 3 * t + 2, 3) == 0 ? label : draw(sample, 3 * t + 3, kClasses);
+          draw(sample, 3 * t + 2, 2) == 0 ? label : draw(sample, 3 * t + 3, kClasses);
       const int64_t id = 2 + draw(sample, 3 * t + 4, groups) * kClasses + of;
       tokens[static_cast<size_t>(begin + t)] = t == 0 ? kFirst : id;
     }

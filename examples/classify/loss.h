@@ -27,7 +27,6 @@ class ClassifierLoss final : public sherd::Loss {
                          sherd::CallSite site) const override {
     const auto [sum, items] =
         CrossEntropy(pooled_logits, labels.labels, {.label_smoothing = options_.smoothing}, site);
-    if (options_.penalty == 0.0) return {sum, items};
     const sherd::Variable squares = Sum(Mul(pooled_logits, pooled_logits));
     return {Add(sum, Cast(Scale(squares, options_.penalty), sherd::DType::kF64)), items};
   }

@@ -10,8 +10,7 @@ namespace classify {
 
 inline constexpr int64_t kDim = 32, kHeads = 4, kLayers = 2;
 
-// Attention that reads no padding, then SiLU between two products, each behind a norm and added to
-// what came in.
+// Attention that reads no padding, then SiLU between two products, each behind a norm and added.
 class Block : public sherd::Module {
  public:
   Block(const Options& options, const sherd::kernels::RopeTables& rope);

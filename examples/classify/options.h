@@ -21,7 +21,6 @@ struct Options {
   int64_t seed = 1;
   double lr = 3e-3;
   double dropout = 0.1;      // of attention probabilities
-  double smoothing = 0.1;    // of labels
   double penalty = 1e-3;     // of large logits
   int64_t labels_on = 0;     // the index of the CPU device labels are made on
   bool move_labels = false;  // allow another device than that of the logits
@@ -41,7 +40,6 @@ inline absl::StatusOr<Options> ParseOptions(std::span<const char* const> argumen
       {"--lr", &O::lr},
       {"--dropout", &O::dropout},
       {"--penalty", &O::penalty},
-      {"--smoothing", &O::smoothing},
       {"--labels_on", &O::labels_on},
       {"--move_labels", &O::move_labels}};
   Options o;

@@ -25,8 +25,7 @@ constexpr int64_t kHeldOut = int64_t{1} << 40;  // the first sample that is neve
 
 // The share of held-out sequences whose largest logit is that of their class. COLLECTIVE.
 double Accuracy(Classifier& model, const Options& o, sherd::World& world) {
-  constexpr int64_t kRows = 240;
-  const int64_t rows = kRows / world.size();
+  const int64_t rows = 240 / world.size();
   const Batch batch = MakeBatch(o, kHeldOut + world.rank() * rows, rows, world.device());
   const std::vector<float> logits = model(batch.tokens, batch.mask).value().ToHost<float>();
   const std::vector<int64_t> labels = batch.labels.labels.ToHost<int64_t>();
@@ -46,7 +45,7 @@ void Train(const Options& o, sherd::World& world) {
   Initialize(model, world.device(), static_cast<uint64_t>(o.seed));
   sherd::AdamW optimizer(model.parameters());
   const ClassifierLoss loss(
-      {.smoothing = o.smoothing,
+      {.smoothing = 0.1,
        .penalty = o.penalty,
        .labels_device = o.move_labels ? sherd::LabelsDevice::kMove : sherd::LabelsDevice::kRefuse});
   // A step's samples are cut into micro-batches first and over ranks second.
