@@ -1,4 +1,4 @@
-foreach(test attention cross_entropy dropout elementwise embedding isa layer_norm math matmul
+foreach(test attention broadcast cross_entropy dropout elementwise embedding indexing isa layer_norm math matmul
     optimizer_step random reduce rms_norm rope softmax unary)
   sherd_test(kernels_${test}_test LIBS sherd::kernels LABELS tsan asan)
 endforeach()
