@@ -3,8 +3,10 @@
 #include <cmath>
 #include <cstring>
 
+#include "sherd/runtime/kernels/internal/copy_strided.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/views.h"
+#include "sherd/runtime/kernels/pack.h"
 
 namespace sherd::kernels {
 namespace {
@@ -69,6 +71,10 @@ void Scale(const Tensor& x, double alpha, const Tensor& out, Write write) {
 
 void Copy(const Tensor& x, const Tensor& out, Write write) {
   CheckSameDType(x, out);
+  if (internal::IsTransposedCopy(x, out)) {
+    if (write == Write::kOverwrite) return internal::CopyStrided(x, out);
+    return Copy(Pack(x), out, write);
+  }
   if (write == Write::kAdd) {
     const int index = FloatIndex(out.dtype());
     RunUnary(LoopsOf(out.device()).elementwise->cast[index][index], x, out, true);

@@ -249,5 +249,41 @@ TEST(ElementwiseTest, SiluOfExtremes) {
   }
 }
 
+TEST(CopyTest, TransposedViewsAgreeWithPlainLoops) {
+  for (DType dtype : kFloats) {
+    for (const Shape& shape : {Shape{3, 71, 65}, Shape{2, 1, 300}, Shape{5, 200, 33}}) {
+      const Values x = RandomValues(dtype, shape, 1);
+      const int64_t a = shape[0], b = shape[1], c = shape[2];
+      const Values before = RandomValues(dtype, {c, b, a}, 2);
+      std::vector<double> turned(x.v.size());
+      for (size_t i = 0; i < turned.size(); ++i) {
+        const auto at = static_cast<int64_t>(i);
+        turned[i] = x[(at % a * b + at / a % b) * c + at / a / b];
+      }
+      for (Write write : kWrites) {
+        for (Lay lay : {Lay::kContiguous, Lay::kPadded}) {
+          CheckEverywhere({Written(write, before, turned)}, ToleranceOf(dtype),
+                          Describe(dtype, write, shape), [&](const Device& device) {
+                            const Tensor out = ToTensor(device, before, lay);
+                            Copy(ToTensor(device, x, lay).Transpose(0, 2), out, write);
+                            return Results{FromTensor(out)};
+                          });
+        }
+      }
+    }
+  }
+}
+
+TEST(CopyTest, TransposedIntegers) {
+  const Device device = Device::Cpu();
+  std::vector<int64_t> values(40 * 50);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<int64_t>(i) << 33;
+  const Tensor x = Tensor::FromHost<int64_t>(device, values, {40, 50});
+  const Tensor out = Tensor::Empty(device, DType::kI64, {50, 40});
+  Copy(x.Transpose(0, 1), out);
+  const std::vector<int64_t> turned = out.ToHost<int64_t>();
+  for (size_t i = 0; i < turned.size(); ++i) EXPECT_EQ(turned[i], values[i % 40 * 50 + i / 40]);
+}
+
 }  // namespace
 }  // namespace sherd::kernels::test

@@ -1,0 +1,15 @@
+#pragma once
+
+#include "sherd/runtime/core/tensor.h"
+
+namespace sherd::kernels::internal {
+
+// Whether no elements of x lie beside each other where those of `out` do, so that a copy by runs
+// would take them one by one: a transposed view.
+bool IsTransposedCopy(const Tensor& x, const Tensor& out);
+
+// out = x for any strides, in tiles, so that both sides stay in the cache. Any dtype.
+// REQUIRES: one shape, dtype, and rank >= 2.
+void CopyStrided(const Tensor& x, const Tensor& out);
+
+}  // namespace sherd::kernels::internal
