@@ -99,7 +99,9 @@ class Application {
       KeptValues kept = replay->Take(*note);
       outputs_ = std::move(kept.outputs);
       inner_ = std::move(kept.inner);
-    } else {
+    }
+    // Skipped, or kept for its inner values alone.
+    if (note != nullptr && outputs_.empty()) {
       for (const TensorSpec& spec : plan_.outputs) {
         outputs_.push_back(SkippedValues::Make(replay->skipped(), device(), spec, op_.name()));
       }

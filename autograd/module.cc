@@ -1,6 +1,7 @@
 #include "sherd/autograd/module.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +18,20 @@ Module::~Module() {
   for (const Parameter& parameter : own_parameters_) {
     if (parameter.state().module == this) parameter.state().module = nullptr;
   }
+  // A child may outlive its parent, or end before it: members end last to first.
+  for (Module* child : children_) child->parent_ = nullptr;
+  if (parent_ == nullptr) return;
+  std::vector<Module*>& siblings = parent_->children_;
+  const auto self = std::find(siblings.rbegin(), siblings.rend(), this);
+  if (self != siblings.rend()) siblings.erase(std::next(self).base());
+}
+
+std::vector<std::shared_ptr<const Module>> Module::HoldAlive() const {
+  std::vector<std::shared_ptr<const Module>> owners;
+  for (const Module* m = this; m != nullptr; m = m->parent_) {
+    if (std::shared_ptr<const Module> owner = m->weak_from_this().lock()) owners.push_back(owner);
+  }
+  return owners;
 }
 
 std::string Module::path() const {

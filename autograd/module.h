@@ -17,9 +17,10 @@ class Interceptor;
 // A concrete module declares its parameters and children in its constructor and defines a call
 // operator through the call seam (call.h). Modules are neither copied nor moved: parameters, tapes
 // and wrappers refer to them.
-// Ownership: children are usually members; a module must outlive every tape that recorded its
-// calls.
-class Module {
+// Ownership: children are usually members. A module that a std::shared_ptr owns is kept alive by
+// the checkpoints on a tape that will run its body again, and so is one below such a module.
+// REQUIRES: any other module outlives the record of every tape that recorded its calls.
+class Module : public std::enable_shared_from_this<Module> {
  public:
   Module() = default;
   virtual ~Module();
@@ -33,6 +34,9 @@ class Module {
   std::string path() const;
   const Module* parent() const { return parent_; }
   const std::vector<Module*>& children() const { return children_; }
+  // Keeps this module alive while it is held: the shared owners of the module and of those above
+  // it, as far as there are any.
+  std::vector<std::shared_ptr<const Module>> HoldAlive() const;
 
   // All parameters below this module, each once (tied ones under their first name), parents before
   // children, in order of registration.

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "sherd/autograd/internal/recorder.h"
+#include "sherd/autograd/tape.h"
 #include "sherd/runtime/base/error.h"
 
 namespace sherd::internal {
@@ -26,6 +27,8 @@ class ReadWatcher final : public StorageOwner {
 };
 
 const ReadWatcher kWatcher;
+
+int64_t BytesOf(const TensorSpec& spec) { return spec.shape.numel() * SizeOf(spec.dtype); }
 
 std::string Describe(const TensorSpec& spec) {
   return absl::StrCat(std::string(NameOf(spec.dtype)), " ", spec.shape.ToString());
@@ -72,21 +75,30 @@ void RegionNotes::NoteOp(const Op& op, const OpPlan& plan, std::span<const Varia
   const auto ordinal = static_cast<int32_t>(ops.size());
   OpNote& note = ops.emplace_back();
   note.name = op.name();
+  note.kind = op.kind();
   note.wants_grad = wants_grad;
   note.is_view = plan.view;
-  note.reads_own = wants_grad && (plan.backward_reads_outputs != 0 || !plan.inner.empty());
+  note.reads_outputs = wants_grad && plan.backward_reads_outputs != 0;
+  note.reads_own = note.reads_outputs || (wants_grad && !plan.inner.empty());
+  note.flops = plan.flops;
   note.reads_inputs = wants_grad ? plan.backward_reads_inputs : 0;
   note.first_producer = static_cast<uint32_t>(producers.size());
   note.producers = static_cast<uint32_t>(inputs.size());
-  for (const Variable* input : inputs) producers.push_back(ProducerOf(input->value()));
+  for (const Variable* input : inputs) {
+    producers.push_back(ProducerOf(input->value()));
+    note.moved_bytes += input->value().bytes();
+  }
+  for (const TensorSpec& s : plan.inner) note.inner_bytes += BytesOf(s);
   note.first_spec = static_cast<uint32_t>(specs.size());
   note.specs = static_cast<uint32_t>(outputs.size());
   for (const Tensor& output : outputs) {
     specs.push_back({output.dtype(), output.shape()});
+    note.output_bytes += output.bytes();
     if (plan.view) continue;
     written_by_[output.storage().get()] = ordinal;
     output.storage()->Watch(kWatcher);
   }
+  note.moved_bytes += note.output_bytes + note.inner_bytes;
 }
 
 bool RegionNotes::Keeps(const OpInfo& info) const {
@@ -95,8 +107,6 @@ bool RegionNotes::Keeps(const OpInfo& info) const {
 
 void RegionNotes::Keep(KeptValues values) {
   ops.back().kept = static_cast<int32_t>(kept.size());
-  for (const Tensor& t : values.outputs) kept_bytes += t.bytes();
-  for (const Tensor& t : values.inner) kept_bytes += t.bytes();
   kept.push_back(std::move(values));
 }
 
@@ -104,6 +114,7 @@ void RegionNotes::EnterNested() {
   if (nested_++ > 0) return;
   OpNote& note = ops.emplace_back();
   note.name = "checkpoint";
+  note.kind = OpKind::kRegion;
   note.reads_own = true;  // it runs again as a whole
   note.first_producer = static_cast<uint32_t>(producers.size());
 }
@@ -112,17 +123,26 @@ void RegionNotes::LeaveNested() { --nested_; }
 
 void RegionNotes::NoteHostRead(const Storage& storage) {
   auto it = written_by_.find(&storage);
-  if (it != written_by_.end()) ops[static_cast<size_t>(it->second)].needed = true;
+  if (it != written_by_.end()) ops[static_cast<size_t>(it->second)].host_read = true;
 }
 
-void RegionNotes::Decide(bool early_stop) {
+void RegionNotes::OpenScope(ScopeObserver& observer) {
+  const bool inside_itself =
+      std::find(open_scopes_.begin(), open_scopes_.end(), &observer) != open_scopes_.end();
+  if (!inside_itself && scopes++ == 0) reporter = dynamic_cast<Reporter*>(&observer);
+  open_scopes_.push_back(&observer);
+}
+
+void RegionNotes::CloseScope() { open_scopes_.pop_back(); }
+
+void DecideReplay(std::span<OpNote> ops, std::span<const int32_t> producers, bool early_stop) {
+  for (OpNote& note : ops) note.needed = note.host_read;
   for (size_t k = ops.size(); k-- > 0;) {
     OpNote& note = ops[k];
-    if (note.kept >= 0) {
-      note.replayed = Replayed::kKept;
-    } else if (early_stop && !note.is_view && !note.needed && !note.reads_own) {
-      note.replayed = Replayed::kSkipped;
-    }
+    const bool wanted = note.needed || note.reads_own || !early_stop;
+    note.replayed = note.kept >= 0 && wanted ? Replayed::kKept
+                    : wanted || note.is_view ? Replayed::kComputed
+                                             : Replayed::kSkipped;
     const bool computed = note.replayed == Replayed::kComputed && !note.is_view;
     for (uint32_t i = 0; i < note.producers; ++i) {
       const int32_t producer = producers[note.first_producer + i];
@@ -130,10 +150,25 @@ void RegionNotes::Decide(bool early_stop) {
       if (producer >= 0 && read) ops[static_cast<size_t>(producer)].needed = true;
     }
   }
+}
+
+int64_t KeptBytes(const OpNote& note) {
+  if (note.replayed != Replayed::kKept) return 0;
+  return note.inner_bytes + (note.needed || note.reads_outputs ? note.output_bytes : 0);
+}
+
+void RegionNotes::Decide(bool early_stop) {
+  DecideReplay(ops, producers, early_stop);
+  for (const OpNote& note : ops) {
+    if (note.kept < 0) continue;
+    KeptValues& values = kept[static_cast<size_t>(note.kept)];
+    if (note.replayed != Replayed::kKept) values = {};
+    if (!note.needed && !note.reads_outputs) values.outputs.clear();
+    kept_bytes += KeptBytes(note);
+  }
   // What only tells who wrote what: no value may be taken for another that got its address.
   seen_.clear();
   written_by_.clear();
-  producers = {};
 }
 
 Tensor SkippedValues::Make(const std::shared_ptr<SkippedValues>& owner, const Device& device,
@@ -177,7 +212,10 @@ const OpNote& Replay::Next(std::string_view name) {
                          "', now it is '", std::string(name), "'"));
   }
   ++ordinal_;
-  if (note.replayed == Replayed::kComputed && !note.is_view) ++computed_;
+  if (note.replayed == Replayed::kComputed && !note.is_view) {
+    ++computed_;
+    computed_flops_ += note.flops;
+  }
   return note;
 }
 

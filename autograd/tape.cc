@@ -212,14 +212,23 @@ Tape* CurrentTape() {
 
 bool IsRecording() { return CurrentThread().recorder != nullptr; }
 
+bool InRecompute() { return ScopeGuard::InRecompute(); }
+
 ScopeGuard::ScopeGuard(ScopeObserver& observer, const Module* module, bool always_live) {
-  if (!OnTape()) return;
+  if (!OnTape()) {
+    const internal::Recorder* recorder = CurrentThread().recorder;
+    if (recorder == nullptr) return;
+    region_ = recorder->notes;
+    region_->OpenScope(observer);
+    return;
+  }
   tape_ = CurrentThread().recorder->tape;
   open_ = tape_->OpenScope(observer, module, always_live);
 }
 
 ScopeGuard::~ScopeGuard() {
   if (tape_ != nullptr) tape_->CloseScope(open_);
+  if (region_ != nullptr) region_->CloseScope();
 }
 
 bool ScopeGuard::OnTape() {

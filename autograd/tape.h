@@ -14,6 +14,7 @@
 namespace sherd {
 
 namespace internal {
+class RegionNotes;
 class TapeImpl;
 struct Recorder;
 }  // namespace internal
@@ -122,6 +123,11 @@ class Recording {
 // Whether a Recording is on for this thread, a checkpointed first pass included.
 bool IsRecording();
 
+// Whether the code runs a second time, inside a backward, for a checkpoint: what counts calls or
+// keeps a running statistic changes it only where this is false. The first pass of a checkpoint
+// inside another one's recompute is a second time too.
+bool InRecompute();
+
 // The tape this thread records on; null without a Recording.
 Tape* CurrentTape();
 
@@ -143,6 +149,7 @@ class ScopeGuard {
 
  private:
   internal::TapeImpl* tape_ = nullptr;
+  internal::RegionNotes* region_ = nullptr;  // whose first pass this is
   int64_t open_ = -1;
 };
 

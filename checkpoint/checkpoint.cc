@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "sherd/autograd/internal/tape_impl.h"
 #include "sherd/runtime/base/error.h"
@@ -41,20 +42,28 @@ std::string Describe(const CallContext& call) {
              : absl::StrCat("a checkpointed function in ", CurrentModulePath());
 }
 
+// What a checkpointed call keeps from its first pass to its backward.
+struct Held {
+  std::unique_ptr<RegionNotes> notes;
+  std::unique_ptr<BudgetLease> lease;
+  std::unique_ptr<OffloadedRegion> offloaded;
+  std::vector<std::shared_ptr<const Module>> modules;
+};
+
 // The node a checkpointed call leaves on the tape. Its backward records the call on a tape of its
 // own and walks that at once; gradients of outer variables go to the table both walks share.
 class CheckpointOp final : public Op {
  public:
-  CheckpointOp(CallContext call, CallFrame frame, std::unique_ptr<RegionNotes> notes,
-               std::shared_ptr<CheckpointStats> stats, std::string region)
+  CheckpointOp(CallContext call, CallFrame frame, Held held, std::shared_ptr<CheckpointStats> stats,
+               std::string region)
       : call_(std::move(call)),
         frame_(std::move(frame)),
-        notes_(std::move(notes)),
+        held_(std::move(held)),
         stats_(std::move(stats)),
         region_(std::move(region)) {}
   CheckpointOp(CheckpointOp&&) = default;
   ~CheckpointOp() override {
-    if (stats_ != nullptr && notes_ != nullptr) stats_->kept_bytes -= notes_->kept_bytes;
+    if (stats_ != nullptr && held_.notes != nullptr) stats_->kept_bytes -= held_.notes->kept_bytes;
   }
 
   std::string_view name() const override { return "checkpoint"; }
@@ -76,14 +85,14 @@ class CheckpointOp final : public Op {
 
   CallContext call_;
   CallFrame frame_;
-  std::unique_ptr<RegionNotes> notes_;
+  Held held_;
   std::shared_ptr<CheckpointStats> stats_;
   std::string region_;
   std::vector<TensorSpec> outputs_;
 };
 
 void CheckpointOp::CheckSame(const std::vector<Variable>& outputs, const Replay& replay) const {
-  const auto ops = static_cast<int64_t>(notes_->ops.size());
+  const auto ops = static_cast<int64_t>(held_.notes->ops.size());
   if (outputs.size() != outputs_.size() || replay.ordinal() != ops) {
     replay.Differs(absl::StrCat("the first run made ", ops, " ops and ", outputs_.size(),
                                 " outputs, this one ", replay.ordinal(), " and ", outputs.size()));
@@ -100,7 +109,9 @@ void CheckpointOp::CheckSame(const std::vector<Variable>& outputs, const Replay&
 void CheckpointOp::Backward(OpBackward& b) const {
   Walk& walk = b.walk();
   TapeImpl tape(walk.tape().family);
-  Replay replay(*notes_, region_, b.retain());
+  RegionNotes& notes = *held_.notes;
+  if (held_.offloaded != nullptr) held_.offloaded->Restore(notes, b.retain());
+  Replay replay(notes, region_, b.retain());
   Recorder recorder;
   recorder.outer = &walk.level();
   recorder.tape = &tape;
@@ -116,10 +127,12 @@ void CheckpointOp::Backward(OpBackward& b) const {
     call_.Proceed();
     outputs = BornAt(call_.record(), tape.home);
   }
+  if (held_.offloaded != nullptr && b.retain()) held_.offloaded->Release(notes);
   CheckSame(outputs, replay);
   if (stats_ != nullptr) {
     ++stats_->recomputes;
     stats_->repeated_ops += replay.computed();
+    stats_->repeated_flops += replay.computed_flops();
   }
   std::vector<Ref<Ident>> roots;
   std::vector<Tensor> seeds;
@@ -135,46 +148,114 @@ void CheckpointOp::Backward(OpBackward& b) const {
 
 class CheckpointInterceptor final : public Interceptor {
  public:
-  explicit CheckpointInterceptor(CheckpointOptions options)
-      : options_(std::move(options)), stats_(std::make_shared<CheckpointStats>()) {
-    if (options_.stats != nullptr) stats_ = options_.stats;
+  explicit CheckpointInterceptor(CheckpointOptions options) {
+    state_.stats = options.stats != nullptr ? options.stats : std::make_shared<CheckpointStats>();
+    state_.options = std::move(options);
+    state_.has_module = true;
   }
-  void Around(const CallContext& call) override { RunCheckpointed(call, options_, stats_); }
-  const CheckpointStats& stats() const { return *stats_; }
+  void Around(const CallContext& call) override { RunCheckpointed(call, state_); }
+  const CheckpointStats& stats() const { return *state_.stats; }
 
  private:
-  const CheckpointOptions options_;
-  std::shared_ptr<CheckpointStats> stats_;
+  CheckpointState state_;
 };
 
+// Says or refuses that a call with so many calls of units inside is a checkpoint.
+void CheckOrder(const CallContext& call, CheckpointState& state, int64_t scopes,
+                Reporter* reporter) {
+  const CheckpointOptions& options = state.options;
+  if (scopes < 2 || options.wrong_order == WrongOrder::kAllow) return;
+  const std::string text = absl::StrCat(
+      Describe(call), " is around ", scopes,
+      " calls of sharded units: each is gathered three times for one backward instead of twice, "
+      "and "
+      "not ahead of time; write FullyShard(Checkpoint(block), mesh) for each block, or set "
+      "wrong_order = kAllow");
+  if (options.wrong_order == WrongOrder::kError) {
+    ThrowFailedPrecondition(text, {.op = "checkpoint"});
+  }
+  if (state.has_module && std::exchange(state.warned, true)) return;
+  if (!state.has_module && (reporter == nullptr || !reporter->TakeFirst())) return;
+  if (options.log) {
+    options.log({LogLevel::kWarning, -1, text});
+  } else if (reporter != nullptr) {
+    reporter->Report(LogLevel::kWarning, text);
+  }
+}
+
 // Runs the call as a part of the region that is in its first pass.
-void RunNested(const CallContext& call, RegionNotes& notes) {
+void RunNested(const CallContext& call, CheckpointState& state, RegionNotes& notes) {
   struct Bracket {
     RegionNotes& notes;
     explicit Bracket(RegionNotes& n) : notes(n) { notes.EnterNested(); }
     ~Bracket() { notes.LeaveNested(); }
   };
-  const Bracket bracket(notes);
-  call.Proceed();
+  const int64_t scopes = notes.scopes;
+  {
+    const Bracket bracket(notes);
+    call.Proceed();
+  }
+  CheckOrder(call, state, notes.scopes - scopes, notes.reporter);
+}
+
+// What the first pass keeps.
+RegionNotes::KeepRule RuleOf(const CheckpointOptions& options, BudgetLease* lease) {
+  if (lease == nullptr) return options.policy;
+  const KeepPolicy first = options.policy ? options.policy : KeepMatmuls();
+  return [lease, first](const OpInfo& op) { return lease->Keeps(op, first); };
+}
+
+// Settles what is kept of a first pass, and counts it.
+void Settle(Held& held, const CallContext& call, const CheckpointState& state, bool recompute) {
+  RegionNotes& notes = *held.notes;
+  notes.Decide(state.options.early_stop);
+  notes.keep_rule = {};
+  if (held.lease != nullptr) held.lease->Settle(notes, state.options.early_stop);
+  if (state.options.offload != nullptr && notes.kept_bytes > 0) {
+    absl::flat_hash_set<const Storage*> stays;
+    call.record().VisitResult([&](Variable& variable) {
+      if (variable.defined()) stays.insert(variable.value().storage().get());
+    });
+    held.offloaded =
+        std::make_unique<OffloadedRegion>(state.options.offload, notes, stays, Describe(call));
+  }
+  if (call.module() != nullptr) held.modules = call.module()->HoldAlive();
+  if (state.stats == nullptr) return;
+  CheckpointStats& stats = *state.stats;
+  ++stats.calls;
+  stats.ops += static_cast<int64_t>(notes.ops.size());
+  for (const OpNote& note : notes.ops) {
+    if (note.replayed == Replayed::kKept) ++stats.kept_ops;
+    if (!recompute || note.is_view) continue;
+    ++stats.repeated_ops;  // the recompute of a region around this one runs it a second time
+    stats.repeated_flops += note.flops;
+  }
+  stats.kept_bytes += notes.kept_bytes;
+  stats.peak_kept_bytes = std::max(stats.peak_kept_bytes, stats.kept_bytes);
+  if (held.offloaded != nullptr) stats.offloaded_bytes += held.offloaded->bytes();
 }
 
 }  // namespace
 
-void RunCheckpointed(const CallContext& call, const CheckpointOptions& options,
-                     const std::shared_ptr<CheckpointStats>& stats) {
+void RunCheckpointed(const CallContext& call, CheckpointState& state) {
   ThreadState& thread = CurrentThread();
   Recorder* outer = thread.recorder;
   if (outer == nullptr) return call.Proceed();
-  if (outer->notes != nullptr) return RunNested(call, *outer->notes);
+  if (outer->notes != nullptr) return RunNested(call, state, *outer->notes);
   // In the recompute of a region around this one, this one is one op.
   if (outer->replay != nullptr) outer->replay->Next("checkpoint");
 
   const CallFrame frame = *thread.frame;
-  auto notes = std::make_unique<RegionNotes>(options.policy);
+  Held held;
+  if (state.options.budget != nullptr) {
+    held.lease = std::make_unique<BudgetLease>(state.options.budget);
+  }
+  held.notes = std::make_unique<RegionNotes>(RuleOf(state.options, held.lease.get()));
+  RegionNotes& notes = *held.notes;
   Recorder region;
   region.outer = outer;
   region.tape = outer->tape;
-  region.notes = notes.get();
+  region.notes = &notes;
   region.home = MakeRef<Home>(Describe(call));
   region.first_birth = outer->tape->family->births;
   region.recompute = outer->recompute;
@@ -182,23 +263,17 @@ void RunCheckpointed(const CallContext& call, const CheckpointOptions& options,
     const RecorderGuard on(&region);
     call.Proceed();
   }
-  outer->tape->ops += notes->recorded;
+  CheckOrder(call, state, notes.scopes, notes.reporter);
+  outer->tape->ops += notes.recorded;
   const std::vector<Variable> born = BornAt(call.record(), region.home);
   if (born.empty()) return;
-  notes->Decide(options.early_stop);
-  if (stats != nullptr) {
-    ++stats->calls;
-    stats->ops += static_cast<int64_t>(notes->ops.size());
-    stats->kept_ops += static_cast<int64_t>(notes->kept.size());
-    stats->kept_bytes += notes->kept_bytes;
-    stats->peak_kept_bytes = std::max(stats->peak_kept_bytes, stats->kept_bytes);
-  }
+  Settle(held, call, state, ScopeGuard::InRecompute());
 
   const NodeSizes sizes{
-      .inputs = notes->outer.size(), .outputs = born.size(), .reads = notes->parameters.size()};
-  std::vector<Ref<Ident>> inputs = std::move(notes->outer);
-  std::vector<ParameterRead> reads = std::move(notes->parameters);
-  CheckpointOp op(call, frame, std::move(notes), stats, Describe(call));
+      .inputs = notes.outer.size(), .outputs = born.size(), .reads = notes.parameters.size()};
+  std::vector<Ref<Ident>> inputs = std::move(notes.outer);
+  std::vector<ParameterRead> reads = std::move(notes.parameters);
+  CheckpointOp op(call, frame, std::move(held), state.stats, Describe(call));
   op.SetOutputs(born);
   Node& node = outer->tape->AddNode(ValueOf(op), sizes);
   node.device = born[0].value().device();
@@ -218,6 +293,11 @@ void RunCheckpointed(const CallContext& call, const CheckpointOptions& options,
 
 void AddCheckpoint(Module& module, CheckpointOptions options) {
   module.AddInterceptor(std::make_shared<CheckpointInterceptor>(std::move(options)));
+}
+
+void RefuseInterval(int64_t n) {
+  ThrowInvalidArgument(absl::StrCat("every ", n, "-th module; n is at least 1"),
+                       {.op = "CheckpointEvery"});
 }
 
 }  // namespace internal

@@ -30,6 +30,7 @@ class ShardContext {
   int rank() const { return mesh_.shard_rank(); }
   int size() const { return mesh_.shard_size(); }
   const Device& device() const { return mesh_.device(); }
+  const LogSink& log() const { return mesh_.log(); }
   // For small agreements between ranks, on the caller's thread.
   ProcessGroup& control() { return *control_; }
 

@@ -17,7 +17,10 @@ namespace internal {
 
 // What FullyShard puts on a module: translates scopes of calls into the calls of a unit, and
 // gradients of parameters into its buffers.
-class ShardedModule final : public Interceptor, public ParameterHost, public ScopeObserver {
+class ShardedModule final : public Interceptor,
+                            public ParameterHost,
+                            public ScopeObserver,
+                            public Reporter {
  public:
   ShardedModule(Module& module, std::vector<Parameter> parameters,
                 std::shared_ptr<ShardContext> context, FullyShardOptions options);
@@ -43,6 +46,9 @@ class ShardedModule final : public Interceptor, public ParameterHost, public Sco
   void BackwardExit() override;
   void BackwardAbandon() noexcept override;
 
+  void Report(LogLevel level, std::string_view text) override;
+  bool TakeFirst() override { return std::exchange(first_report_, false); }
+
   // Leaves a forward scope while unwinding. An outermost one marks the step failed, with this
   // reason.
   void Unwind(const std::string& why) noexcept;
@@ -62,6 +68,7 @@ class ShardedModule final : public Interceptor, public ParameterHost, public Sco
   const FullyShardOptions options_;
   std::unique_ptr<Unit> unit_;
   ShardedModule* parent_ = nullptr;
+  bool first_report_ = true;
 };
 
 namespace {
@@ -229,6 +236,10 @@ void ShardedModule::BackwardExit() {
   }
   // The outermost unit's backward ends a step's: what a forward gathered and nobody used goes too.
   if (parent_ == nullptr && !unit_->open()) context_->ReshardIdle();
+}
+
+void ShardedModule::Report(LogLevel level, std::string_view text) {
+  if (context_->log()) context_->log()({level, context_->rank(), text});
 }
 
 void ShardedModule::BackwardAbandon() noexcept {

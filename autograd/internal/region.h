@@ -14,6 +14,11 @@
 #include "sherd/autograd/op.h"
 #include "sherd/autograd/parameter.h"
 #include "sherd/autograd/variable.h"
+#include "sherd/runtime/base/log.h"
+
+namespace sherd {
+class ScopeObserver;
+}
 
 namespace sherd::internal {
 
@@ -41,15 +46,42 @@ struct KeptValues {
 // One op of a region, in the order of the first pass. A nested region is one op.
 struct OpNote {
   std::string_view name;
+  OpKind kind = OpKind::kOther;
   bool wants_grad = false;
   bool is_view = false;
+  bool reads_outputs = false;                  // backward reads outputs
   bool reads_own = false;                      // backward reads outputs or inner values
-  bool needed = false;                         // somebody reads the outputs' values
+  bool host_read = false;                      // the program itself reads the outputs' values
+  bool needed = false;                         // anybody reads the outputs' values
   uint32_t reads_inputs = 0;                   // bit i: backward reads input i
   uint32_t first_producer = 0, producers = 0;  // in RegionNotes::producers
   uint32_t first_spec = 0, specs = 0;          // in RegionNotes::specs
   int32_t kept = -1;                           // in RegionNotes::kept
   Replayed replayed = Replayed::kComputed;
+  int64_t output_bytes = 0;
+  int64_t inner_bytes = 0;
+  int64_t moved_bytes = 0;  // read and written by the forward
+  double flops = 0.0;       // OpPlan::flops
+};
+
+// Decides what a recompute does with each op, and which outputs anybody reads: sets `replayed` and
+// `needed`. An op is kept if `kept` is set in its note and somebody reads its results.
+//
+// `producers` are RegionNotes::producers. Also how planners try out what keeping an op would save.
+void DecideReplay(std::span<OpNote> ops, std::span<const int32_t> producers, bool early_stop);
+
+// What a kept op holds after DecideReplay: inner values, and outputs if anybody reads them.
+int64_t KeptBytes(const OpNote& note);
+
+// Somebody who can say something to the people who run the program. A ScopeObserver may be one too.
+class Reporter {
+ public:
+  virtual void Report(LogLevel level, std::string_view text) = 0;
+  // True the first time it is called: for reports that are made once.
+  virtual bool TakeFirst() = 0;
+
+ protected:
+  ~Reporter() = default;
 };
 
 // What the first pass of a checkpointed region touched and did; a recompute must do the same.
@@ -79,7 +111,10 @@ class RegionNotes {
   void LeaveNested();
   // The program reads a value itself.
   void NoteHostRead(const Storage& storage);
-  // Decides what a recompute computes.
+  // Bracket a call that `observer` observes. Calls of one observer inside each other are one.
+  void OpenScope(ScopeObserver& observer);
+  void CloseScope();
+  // Decides what a recompute computes, and gives up what was kept and nobody reads.
   void Decide(bool early_stop);
 
   KeepRule keep_rule;
@@ -90,13 +125,15 @@ class RegionNotes {
   std::vector<TensorSpec> specs;   // of each output of each op
   std::vector<KeptValues> kept;
   int64_t kept_bytes = 0;
-  int64_t recorded = 0;  // ops that want a gradient, those of nested regions included
-  int64_t scopes = 0;    // calls that somebody observes
+  int64_t recorded = 0;          // ops that want a gradient, those of nested regions included
+  int64_t scopes = 0;            // calls that somebody observes
+  Reporter* reporter = nullptr;  // the observer of the first of them, if it is one
 
  private:
   int32_t ProducerOf(const Tensor& tensor) const;
   absl::flat_hash_set<const Ident*> seen_;
   absl::flat_hash_map<const Storage*, int32_t> written_by_;
+  std::vector<const ScopeObserver*> open_scopes_;
   int nested_ = 0;
 };
 
@@ -132,6 +169,7 @@ class Replay {
   // Ops seen so far.
   int64_t ordinal() const { return ordinal_; }
   int64_t computed() const { return computed_; }
+  double computed_flops() const { return computed_flops_; }
 
  private:
   RegionNotes& notes_;
@@ -140,6 +178,7 @@ class Replay {
   const std::string region_;
   int64_t ordinal_ = 0;
   int64_t computed_ = 0;
+  double computed_flops_ = 0.0;
 };
 
 }  // namespace sherd::internal

@@ -24,7 +24,7 @@ std::string_view NameOf(MemoryCategory category) {
   constexpr std::string_view kNames[kMemoryCategories] = {
       "parameter shards", "unsharded parameters", "gradient shards", "gradients",
       "optimizer state",  "activations",          "staging",         "workspace",
-      "buffers"};
+      "buffers",          "offloaded activations"};
   return kNames[static_cast<int>(category)];
 }
 

@@ -24,8 +24,9 @@ enum class MemoryCategory : uint8_t {
   kStaging,         // receive buffers of collectives
   kWorkspace,       // scratchpads of kernels
   kBuffer,          // rope tables, token ids, everything that is neither of these
+  kOffloaded,       // activations that wait in host memory
 };
-inline constexpr int kMemoryCategories = 9;
+inline constexpr int kMemoryCategories = 10;
 
 // "parameter shards", "activations", ...: as tables and errors name it.
 std::string_view NameOf(MemoryCategory category);

@@ -1,0 +1,111 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "sherd/runtime/core/stream.h"
+#include "sherd/runtime/core/tensor.h"
+
+namespace sherd {
+
+namespace internal {
+class RegionNotes;
+class OffloadedRegion;
+}  // namespace internal
+
+// Host memory, and the copies to and from it. This one serves devices whose memory the host can
+// address; a device that copies from page-locked memory brings a class of its own.
+//
+// Threads: Allocate on the thread that runs the model, the copies on the worker of an Offload.
+// Errors: what a copy throws surfaces where its values are waited for.
+class HostMemory {
+ public:
+  virtual ~HostMemory() = default;
+  // Memory for a tensor of `device`, contiguous. The default counts it under that device's own
+  // allocator, as MemoryCategory::kOffloaded.
+  virtual Tensor Allocate(const Device& device, DType dtype, const Shape& shape);
+  // Copy all elements, and return when both sides may be reused. Operands are contiguous and have
+  // the same shape and dtype.
+  virtual void ToHost(const Tensor& from, const Tensor& to);
+  virtual void ToDevice(const Tensor& from, const Tensor& to);
+};
+
+struct OffloadOptions {
+  // How many calls ahead values are fetched: while one call is recomputed, those of so many calls
+  // before it on the tape are on their way. Each costs the device memory of its values. 0 waits for
+  // every copy.
+  int prefetch = 1;
+  std::shared_ptr<HostMemory> memory;  // null: the host's plain memory
+};
+
+// Moves what checkpoints keep to host memory until the backward needs it.
+//
+// One object is shared by all checkpoints of a model: CheckpointOptions::offload. After a call, its
+// kept values are copied by a worker, each one's device memory is freed when its copy is done; when
+// the recompute of a call begins, its values come back, and those of the calls before it follow.
+// What the call returns stays on the device: the caller holds it there anyway.
+// Threads: used by the thread that runs the model; the worker is its own. Ownership: outlives the
+// tape's record through the checkpoints that use it.
+class Offload {
+ public:
+  explicit Offload(OffloadOptions options = {});
+  ~Offload();
+  Offload(const Offload&) = delete;
+  Offload& operator=(const Offload&) = delete;
+
+  // Returns when all copies begun so far have run. Errors: throws the first one's.
+  void Synchronize() { stream_.Synchronize(); }
+  // Calls whose values are in host memory now, or on their way to or from it.
+  int64_t regions() const { return static_cast<int64_t>(regions_.size()); }
+  // Waits for a fetch that the recompute before had not begun, since the start.
+  int64_t late_fetches() const { return late_fetches_; }
+
+ private:
+  friend class internal::OffloadedRegion;
+  const OffloadOptions options_;
+  std::vector<internal::OffloadedRegion*> regions_;  // in the order of their calls
+  int64_t late_fetches_ = 0;
+  Stream stream_;  // last: its worker ends first
+};
+
+namespace internal {
+
+// What one checkpointed call has sent to host memory.
+class OffloadedRegion {
+ public:
+  // Takes the kept values out of `notes` and sends them away, but for those whose storage is in
+  // `stays`. `what` names the call in errors.
+  OffloadedRegion(std::shared_ptr<Offload> offload, RegionNotes& notes,
+                  const absl::flat_hash_set<const Storage*>& stays, const std::string& what);
+  ~OffloadedRegion();
+  OffloadedRegion(const OffloadedRegion&) = delete;
+  OffloadedRegion& operator=(const OffloadedRegion&) = delete;
+
+  // Puts the values back into the notes, after waiting for them, and begins to fetch those of the
+  // calls before. With `retain` the host keeps its copies, for another recompute.
+  // Errors: those of the copies, with the name of the call.
+  void Restore(RegionNotes& notes, bool retain);
+  // After a recompute that retained them: frees the device's copies again.
+  void Release(RegionNotes& notes);
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  struct Value;
+  struct Values;
+  void BeginFetch(bool retain);
+
+  std::shared_ptr<Offload> offload_;
+  std::shared_ptr<Values> values_;  // shared with the jobs
+  const std::string what_;
+  int64_t bytes_ = 0;
+  Work stored_;
+  Work fetched_;
+  bool fetching_ = false;
+  bool back_ = false;  // on the device for good: fetched for a backward that retained nothing
+};
+
+}  // namespace internal
+}  // namespace sherd
