@@ -37,9 +37,12 @@ struct ResultDropper {
 
 // Where a region is, for messages.
 std::string Describe(const CallContext& call) {
-  return call.module() != nullptr
-             ? absl::StrCat("the checkpointed call of ", PathOf(call.module()))
-             : absl::StrCat("a checkpointed function in ", CurrentModulePath());
+  if (call.module() != nullptr) {
+    return absl::StrCat("the checkpointed call of ", PathOf(call.module()));
+  }
+  const std::string path = CurrentModulePath();
+  return path.empty() ? "a checkpointed function"
+                      : absl::StrCat("a checkpointed function in ", path);
 }
 
 // What a checkpointed call keeps from its first pass to its backward.

@@ -12,7 +12,12 @@ KeepPolicy KeepKinds(std::initializer_list<OpKind> kinds) {
   return [mask](const OpInfo& op) { return (mask >> static_cast<uint32_t>(op.kind) & 1u) != 0; };
 }
 
-KeepPolicy KeepMatmuls() { return KeepKinds({OpKind::kMatmul, OpKind::kAttention}); }
+// Attention that draws random numbers is of the random kind; its FLOPs tell.
+KeepPolicy KeepMatmuls() {
+  return [](const OpInfo& op) {
+    return op.kind == OpKind::kMatmul || op.kind == OpKind::kAttention || op.flops > 0.0;
+  };
+}
 
 KeepPolicy KeepAll() {
   return [](const OpInfo&) { return true; };

@@ -24,7 +24,8 @@ KeepPolicy KeepNothing();
 // Keeps the results of ops of these kinds.
 KeepPolicy KeepKinds(std::initializer_list<OpKind> kinds);
 
-// Keeps the results of matrix products and of attention: most of the FLOPs of a transformer for
+// Keeps the results of matrix products and of attention, with dropout or without, and of other ops
+// that contain products: most of the FLOPs of a transformer for
 // less than half of its activations. No product is computed twice.
 KeepPolicy KeepMatmuls();
 
