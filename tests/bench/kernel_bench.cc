@@ -103,6 +103,46 @@ void BenchAttention(const Bench& bench, DType dtype, int64_t b, int64_t t, int64
   });
 }
 
+// What masks, documents and dropout cost, beside causal attention of the same shape; FLOP of the
+// pairs that are seen.
+void BenchMaskedAttention(const Bench& bench, DType dtype) {
+  const int64_t b = 4, t = 512, heads = 4, d = 64, document = 128;
+  const Shape shape = {b, t, heads, d};
+  const Tensor q = bench.Random(shape, dtype), k = bench.Random(shape, dtype);
+  const Tensor v = bench.Random(shape, dtype), out = bench.Random(shape, dtype);
+  const Tensor grad = bench.Random(shape, dtype), grad_q = bench.Random(shape, dtype);
+  const Tensor grad_k = bench.Random(shape, dtype), grad_v = bench.Random(shape, dtype);
+  const Tensor lse = Tensor::Empty(bench.device, DType::kF32, {b, heads, t});
+  const auto ids = [&](int64_t n, const Shape& of, const auto& value) {
+    std::vector<int64_t> values(static_cast<size_t>(n));
+    for (int64_t i = 0; i < n; ++i) values[static_cast<size_t>(i)] = value(i);
+    return Tensor::FromHost<int64_t>(bench.device, values, of);
+  };
+  const auto time = [&](const std::string& name, double pairs, const AttentionOptions& options) {
+    const double flop = 4.0 * static_cast<double>(heads * d) * pairs;
+    const std::string what = std::string(NameOf(dtype)) + " " + shape.ToString() + " " + name;
+    bench.Time("attention " + what, flop, "FLOP/s", [&] { Attention(q, k, v, options, out, lse); });
+    bench.Time("attention backward " + what, 2.5 * flop, "FLOP/s", [&] {
+      AttentionBackward(grad, q, k, v, out, lse, options, grad_q, Write::kOverwrite, grad_k,
+                        Write::kOverwrite, grad_v, Write::kOverwrite);
+    });
+  };
+  const auto causal = [](int64_t n) { return 0.5 * static_cast<double>(n) * (n + 1.0); };
+  const std::vector<int64_t> samples = {0, 1, 2, 3};
+  time("causal", b * causal(t), {.scale = 0.125});
+  time("mask with holes", b * causal(t),
+       {.scale = 0.125, .key_mask = ids(b * t, {b, t}, [](int64_t i) { return i % 64 != 5; })});
+  time("half padding", b * (causal(t / 2) + 0.25 * static_cast<double>(t * t)),
+       {.scale = 0.125, .key_mask = ids(b * t, {b, t}, [&](int64_t i) { return i % t >= t / 2; })});
+  const int64_t documents = b * t / document;
+  time("documents of 128", static_cast<double>(documents) * causal(document),
+       {.scale = 0.125, .cu_seqlens = ids(documents + 1, {documents + 1}, [&](int64_t i) {
+                          return i * document;
+                        })});
+  time("dropout", b * causal(t),
+       {.scale = 0.125, .dropout = 0.1, .random_key = 7, .row_samples = samples});
+}
+
 void BenchElementwise(const Bench& bench, DType dtype) {
   const Shape shape = {2048, 688};
   const Tensor a = bench.Random(shape, dtype), b = bench.Random(shape, dtype);
@@ -173,6 +213,9 @@ void BenchRows(const Bench& bench, DType dtype) {
   const double logit_bytes = static_cast<double>(logits.bytes());
   bench.Time("cross_entropy " + name, logit_bytes, "B/s",
              [&] { CrossEntropy(logits, ids, {}, inv); });
+  const CrossEntropyOptions smooth = {.label_smoothing = 0.1, .z_loss = 1e-4};
+  bench.Time("cross_entropy smoothed " + name, logit_bytes, "B/s",
+             [&] { CrossEntropy(logits, ids, smooth, inv); });
   bench.Time("cross_entropy backward " + name, 2 * logit_bytes, "B/s",
              [&] { CrossEntropyBackward(logits, ids, {}, inv, 1.0, grad); });
   const Tensor table = bench.Random({8192, 512}, dtype);
@@ -212,6 +255,7 @@ void Run(const Bench& bench) {
     BenchAttention(bench, dtype, 8, 256, 4, 64, true);
     BenchAttention(bench, dtype, 2, 256, 4, 64, false);
     BenchAttention(bench, dtype, 1, 2048, 2, 128, true);
+    if (dtype != DType::kF64) BenchMaskedAttention(bench, dtype);
   }
   for (DType dtype : kFloats) {
     BenchElementwise(bench, dtype);
