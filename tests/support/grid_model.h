@@ -12,9 +12,6 @@
 
 namespace sherd::testing {
 
-// How the blocks of a GridModel are wrapped.
-enum class CheckpointOrder { kOff, kInside, kOutside };
-
 // Attention with grouped queries and a gated unit, with dropout on both residual branches. Sizes
 // are odd where they can be, so that no chunk border falls on a parameter's.
 class GridBlock : public Module {

@@ -1,0 +1,288 @@
+#include "tests/compose/parity.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "sherd/autograd/loss/causal_lm.h"
+#include "sherd/autograd/ops/elementwise.h"
+#include "sherd/autograd/tape.h"
+#include "sherd/checkpoint/checkpoint.h"
+#include "sherd/runtime/kernels/elementwise.h"
+#include "sherd/shard/fully_shard.h"
+#include "sherd/shard/window.h"
+#include "tests/support/grid_model.h"
+#include "tests/support/ranks.h"
+
+namespace sherd::testing {
+namespace {
+
+constexpr int kSteps = 3;
+constexpr double kLearningRate = 0.05;
+
+std::string Name(const GridCase& c) {
+  const char* orders[] = {"off", "inside", "outside"};
+  const char* policies[] = {"full", "early stop", "matmuls", "every other", "everything"};
+  const bool off = c.checkpoint == CheckpointOrder::kOff;
+  return absl::StrCat(std::string(NameOf(c.dtype)), " W", c.ranks, " micro", c.micro_batches,
+                      " reshard ", c.reshard ? "on" : "off", " calls ", c.calls, " checkpoint ",
+                      orders[static_cast<int>(c.checkpoint)], off ? "" : ", ",
+                      off ? "" : policies[static_cast<int>(c.policy)]);
+}
+
+CheckpointOptions OptionsOf(GridPolicy policy) {
+  switch (policy) {
+    case GridPolicy::kFull:
+      return {.early_stop = false};
+    case GridPolicy::kEarlyStop:
+      return {};
+    case GridPolicy::kMatmuls:
+      return {.policy = [](const OpInfo& op) {
+        return op.kind == OpKind::kMatmul || op.kind == OpKind::kAttention;
+      }};
+    case GridPolicy::kEveryOther:
+      return {.policy = [](const OpInfo& op) { return op.ordinal % 2 == 0; }};
+    case GridPolicy::kEverything:
+      return {.policy = [](const OpInfo&) { return true; }};
+  }
+  return {};
+}
+
+// Gradients by parameter name, whole and in f64; no entry: no gradient.
+using Gradients = std::map<std::string, std::vector<double>>;
+
+std::vector<double> AsDoubles(const Tensor& tensor) {
+  if (tensor.dtype() == DType::kF64) return tensor.ToHost<double>();
+  const std::vector<float> values = tensor.ToHost<float>();
+  return {values.begin(), values.end()};
+}
+
+// Plain gradient descent that keeps what it was given. Its update is the oracle's own arithmetic.
+class KeepingDescent final : public Optimizer {
+ public:
+  KeepingDescent(std::vector<Parameter> parameters, ProcessGroup* group)
+      : parameters_(std::move(parameters)), group_(group) {}
+  const std::vector<Parameter>& parameters() const override { return parameters_; }
+  void Step(const StepOptions& options) override {
+    kept_.clear();
+    for (const Parameter& parameter : parameters_) {
+      const Tensor grad = parameter.local_grad();
+      if (!grad.defined()) continue;
+      std::vector<double> whole(static_cast<size_t>(parameter.numel()), 0.0);
+      const std::vector<double> piece = AsDoubles(grad);
+      std::copy(piece.begin(), piece.end(), whole.begin() + parameter.local_offset());
+      if (group_ != nullptr) {
+        group_->AllReduce(whole.data(), static_cast<int64_t>(whole.size()), DType::kF64);
+      }
+      kept_[parameter.name()] = std::move(whole);
+      if (grad.numel() > 0) {
+        kernels::Scale(grad, -options.learning_rate, parameter.MutableLocal(),
+                       kernels::Write::kAdd);
+      } else {
+        parameter.MutableLocal();
+      }
+    }
+  }
+  const Gradients& kept() const { return kept_; }
+
+ private:
+  std::vector<Parameter> parameters_;
+  ProcessGroup* group_;
+  Gradients kept_;
+};
+
+struct RunResult {
+  std::vector<Gradients> gradients;
+  std::vector<double> losses;
+  int64_t plain_gathers = 0;
+  int64_t plain_reductions = 0;
+};
+
+void Wrap(GridModel& model, const Mesh& mesh, const GridCase& c) {
+  if (!c.sharded) return;
+  const FullyShardOptions options{.reshard_after_forward = c.reshard};
+  for (GridBlock* block : model.blocks()) {
+    if (c.checkpoint == CheckpointOrder::kInside) Checkpoint(*block, OptionsOf(c.policy));
+    FullyShard(*block, mesh, options);
+    if (c.checkpoint == CheckpointOrder::kOutside) Checkpoint(*block, OptionsOf(c.policy));
+  }
+  FullyShard(model, mesh);
+}
+
+// Starts every step from the given values, so that rounding of one step does not enter the next.
+void Load(const GridModel& model, const std::map<std::string, std::vector<double>>& values) {
+  for (const Parameter& parameter : model.parameters()) {
+    const std::vector<double>& whole = values.at(parameter.name());
+    const Tensor local = parameter.MutableLocal();
+    for (int64_t i = 0; i < local.numel(); ++i) {
+      const double value = whole[static_cast<size_t>(parameter.local_offset() + i)];
+      if (local.dtype() == DType::kF64) {
+        local.data<double>()[i] = value;
+      } else {
+        local.data<float>()[i] = static_cast<float>(value);
+      }
+    }
+  }
+}
+
+using Snapshot = std::map<std::string, std::vector<double>>;
+
+Snapshot Save(const GridModel& model) {
+  Snapshot values;
+  for (const Parameter& parameter : model.parameters())
+    values[parameter.name()] = AsDoubles(parameter.local());
+  return values;
+}
+
+RunResult Train(World& world, const GridCase& c, const std::vector<Snapshot>* starts,
+                std::vector<Snapshot>* save) {
+  GridModel model(world.device(), c.dtype);
+  Wrap(model, world.mesh(), c);
+  Initialize(model, world.device(), 3);
+  const CausalLmLoss loss;
+  Accumulation accumulation(model, {.micro_batches = c.micro_batches});
+  KeepingDescent optimizer(model.parameters(), c.ranks > 1 ? &world.group() : nullptr);
+  Tape tape;
+  RunResult result;
+  for (int step = 0; step < kSteps; ++step) {
+    if (save != nullptr) save->push_back(Save(model));
+    if (starts != nullptr) Load(model, (*starts)[static_cast<size_t>(step)]);
+    std::vector<GridBatch> batches =
+        GridBatches(world.device(), step, c.ranks, world.rank(), c.micro_batches, c.calls);
+    size_t next = 0;
+    auto loader = [&]() -> std::optional<GridBatch> {
+      return next < batches.size() ? std::optional(batches[next++]) : std::nullopt;
+    };
+    auto count = [&](const GridBatch& batch) {
+      int64_t items = 0;
+      for (const GridCall& call : batch.calls) items += loss.Count(call.labels);
+      return items;
+    };
+    auto window = accumulation.Next(loader, count);
+    for (const GridBatch& batch : *window) {
+      Recording on(tape, {.seed = 5, .step = step});
+      LossSum total;
+      for (const GridCall& call : batch.calls) {
+        on.SetSamples(call.samples);
+        const LossSum part = loss(model(call.tokens, step % 2 == 0), call.labels);
+        total = {
+            total.items == 0 && !total.value.defined() ? part.value : Add(total.value, part.value),
+            total.items + part.items};
+      }
+      window->Backward(total);
+    }
+    const StepResult r = window->Finish(optimizer, {.learning_rate = kLearningRate});
+    result.losses.push_back(r.loss);
+    result.gradients.push_back(optimizer.kept());
+    if (c.sharded) {
+      for (const Unit* unit : UnitsOf(model)) EXPECT_FALSE(unit->unsharded()) << unit->name();
+    }
+  }
+  if (c.sharded) {
+    result.plain_gathers = UnitOf(model.plain())->gathers();
+    result.plain_reductions = UnitOf(model.plain())->reductions();
+  }
+  return result;
+}
+
+double RelativeError(const std::vector<double>& got, const std::vector<double>& want) {
+  double difference = 0.0;
+  double norm = 0.0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    difference += (got[i] - want[i]) * (got[i] - want[i]);
+    norm += want[i] * want[i];
+  }
+  return norm == 0.0 ? std::sqrt(difference) : std::sqrt(difference / norm);
+}
+
+struct Reference {
+  RunResult run;
+  std::vector<Snapshot> starts;
+};
+
+// The unsharded model on one rank, the whole step in one micro-batch.
+const Reference& ReferenceFor(DType dtype, int calls) {
+  static std::map<std::pair<DType, int>, Reference> references;
+  auto [it, inserted] = references.try_emplace({dtype, calls});
+  if (inserted) {
+    GridCase c{.dtype = dtype, .calls = calls, .sharded = false};
+    RunRanks(1,
+             [&](World& world) { it->second.run = Train(world, c, nullptr, &it->second.starts); });
+  }
+  return it->second;
+}
+
+// The same run on one rank without checkpoints.
+const RunResult& PlainFor(GridCase c) {
+  static std::map<std::tuple<DType, int, bool, int>, RunResult> runs;
+  c.checkpoint = CheckpointOrder::kOff;
+  auto [it, inserted] = runs.try_emplace({c.dtype, c.micro_batches, c.reshard, c.calls});
+  if (inserted) {
+    const Reference& reference = ReferenceFor(c.dtype, c.calls);
+    RunRanks(1, [&](World& world) {
+      it->second = Train(world, c, c.dtype == DType::kF64 ? nullptr : &reference.starts, nullptr);
+    });
+  }
+  return it->second;
+}
+
+// Compares one rank's run with the reference and returns the worst error.
+double Compare(const GridCase& c, const RunResult& run, const RunResult& reference) {
+  const double tolerance = c.dtype == DType::kF64 ? 1e-12 : 1e-5;
+  double worst = 0.0;
+  for (size_t step = 0; step < kSteps; ++step) {
+    EXPECT_LE(std::abs(run.losses[step] / reference.losses[step] - 1.0), tolerance)
+        << "step " << step;
+    const Gradients& got = run.gradients[step];
+    EXPECT_EQ(got.size(), reference.gradients[step].size())
+        << "parameters with a gradient, step " << step;
+    for (const auto& [name, gradient] : reference.gradients[step]) {
+      const auto it = got.find(name);
+      if (it == got.end()) {
+        ADD_FAILURE() << name << " has no gradient in step " << step;
+        continue;
+      }
+      const double error = RelativeError(it->second, gradient);
+      worst = std::max(worst, error);
+      EXPECT_LE(error, tolerance) << name << ", step " << step;
+    }
+  }
+  return worst;
+}
+
+}  // namespace
+
+void ExpectParity(const GridCase& c) {
+  SCOPED_TRACE(Name(c));
+  const Reference& reference = ReferenceFor(c.dtype, c.calls);
+  const RunResult* plain = c.ranks == 1 ? &PlainFor(c) : nullptr;
+  std::mutex mutex;
+  double worst = 0.0;
+  RunRanks(c.ranks, [&](World& world) {
+    const RunResult run =
+        Train(world, c, c.dtype == DType::kF64 ? nullptr : &reference.starts, nullptr);
+    const std::lock_guard<std::mutex> lock(mutex);
+    worst = std::max(worst, Compare(c, run, reference.run));
+    if (plain != nullptr) {
+      EXPECT_EQ(run.losses, plain->losses) << "bits without checkpoints";
+      EXPECT_EQ(run.gradients, plain->gradients) << "bits without checkpoints";
+    }
+    const int64_t calls = int64_t{kSteps} * c.calls * c.micro_batches;
+    EXPECT_EQ(run.plain_reductions, calls);
+    if (c.reshard) {
+      EXPECT_EQ(run.plain_gathers, 2 * calls);
+    }
+  });
+  std::printf("%-74s worst relative error %.1e%s\n", Name(c).c_str(), worst,
+              plain != nullptr ? "; bits as without checkpoints" : "");
+}
+
+}  // namespace sherd::testing
