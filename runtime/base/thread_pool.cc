@@ -23,7 +23,7 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::ParallelFor(int64_t n, int64_t grain,
-                             const std::function<void(int64_t, int64_t)>& body) {
+                             absl::FunctionRef<void(int64_t, int64_t)> body) {
   if (n <= 0) return;
   grain = std::max<int64_t>(grain, 1);
   if (threads_ == 1 || n <= grain || busy_.exchange(true, std::memory_order_acquire)) {

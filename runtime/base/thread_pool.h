@@ -4,10 +4,11 @@
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <mutex>
 #include <thread>
 #include <vector>
+
+#include "absl/functional/function_ref.h"
 
 namespace sherd {
 
@@ -32,7 +33,7 @@ class ThreadPool {
   // Ranges are multiples of `grain` long (but for the last), so a caller whose partial results
   // belong to grains gets the same bits with any number of threads.
   // Errors: the first exception of a body is thrown again here, after the others have ended.
-  void ParallelFor(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body);
+  void ParallelFor(int64_t n, int64_t grain, absl::FunctionRef<void(int64_t, int64_t)> body);
 
  private:
   void WorkerLoop(int worker);
@@ -50,7 +51,7 @@ class ThreadPool {
   std::atomic<bool> busy_ = false;  // a loop has the workers
   int64_t n_ = 0;
   int64_t grain_ = 1;
-  const std::function<void(int64_t, int64_t)>* body_ = nullptr;
+  const absl::FunctionRef<void(int64_t, int64_t)>* body_ = nullptr;
   std::exception_ptr error_;
 };
 

@@ -18,3 +18,5 @@ sherd_label_targets(sherd_train_llm process)
 sherd_script_test(two_forwards_test
   COMMAND ${CMAKE_CURRENT_LIST_DIR}/two_forwards_test.sh $<TARGET_FILE:sherd_two_forwards>)
 sherd_label_targets(sherd_two_forwards process)
+sherd_script_test(custom_op_test COMMAND ${CMAKE_CURRENT_LIST_DIR}/custom_op_test.sh $<TARGET_FILE:sherd_custom_op>)
+sherd_label_targets(sherd_custom_op process)
