@@ -28,10 +28,7 @@ Tensor CopyOf(const Tensor& from) {
 // the branch has taken and dropped its share by the time the trunk is added to.
 
 GradTable::Slot* GradTable::Find(const Ident& ident) {
-  if (ident.table == this) return &slots_[ident.slot];
-  if (ident.table == nullptr || elsewhere_.empty()) return nullptr;
-  auto it = elsewhere_.find(&ident);
-  return it == elsewhere_.end() ? nullptr : &slots_[it->second];
+  return ident.table == this ? &slots_[ident.slot] : nullptr;
 }
 
 GradTable::Slot& GradTable::Add(Ident& ident) {
@@ -44,8 +41,6 @@ GradTable::Slot& GradTable::Add(Ident& ident) {
   if (ident.table == nullptr) {
     ident.table = this;
     ident.slot = index;
-  } else {
-    elsewhere_[&ident] = index;
   }
   slots_[index].ident = Ref<Ident>(&ident);
   return slots_[index];
@@ -53,11 +48,7 @@ GradTable::Slot& GradTable::Add(Ident& ident) {
 
 void GradTable::Release(Slot& slot) {
   Ident& ident = *slot.ident;
-  if (ident.table == this) {
-    ident.table = nullptr;
-  } else {
-    elsewhere_.erase(&ident);
-  }
+  if (ident.table == this) ident.table = nullptr;
   free_.push_back(static_cast<uint32_t>(&slot - slots_.data()));
   slot.ident = Ref<Ident>();
   slot.grad = Tensor();

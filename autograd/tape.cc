@@ -132,6 +132,9 @@ void Tape::Backward(std::span<const Variable> roots, std::span<const Tensor> see
     ThrowInvalidArgument(
         absl::StrCat(roots.size(), " roots need as many seeds, got ", seeds.size()), context);
   }
+  if (impl_->walking) {
+    ThrowFailedPrecondition("called by a hook of a backward over the same tape", context);
+  }
   if (!impl_->open_scopes.empty()) {
     const internal::Scope& scope = impl_->scopes[static_cast<size_t>(impl_->open_scopes.back())];
     ThrowFailedPrecondition(absl::StrCat("called inside the open call of ",
@@ -159,7 +162,12 @@ void Tape::Backward(std::span<const Variable> roots, std::span<const Tensor> see
     }
     idents.push_back(root.ident());
   }
-  // A backward started by a hook of this one has a table of its own.
+  struct Walking {
+    bool& flag;
+    explicit Walking(bool& f) : flag(f) { flag = true; }
+    ~Walking() { flag = false; }
+  };
+  const Walking walking(impl_->walking);
   std::unique_ptr<internal::GradTable> table = std::move(impl_->spare_table);
   if (table == nullptr) table = std::make_unique<internal::GradTable>();
   const internal::RecorderGuard off(nullptr);

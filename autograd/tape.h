@@ -66,10 +66,11 @@ class Tape {
   // another one, or be given twice. A seed is also how a gradient computed elsewhere is fed in.
   // Shapes: root has one element; each seed has its root's shape, dtype and device.
   // Ownership: seeds are read, never written or kept.
-  // Errors: kFailedPrecondition inside an open scope of this tape (naming the module), for a root
-  //   of another tape, for an op whose saved values are gone (naming it and its module), or if a
-  //   parameter changed since the forward; sherd::Error of an op or a hook, with its module path.
-  //   After an error nothing is left on its way; sums that already reached parameters stay.
+  // Errors: kFailedPrecondition inside an open scope of this tape (naming the module) or a hook of
+  //   its backward, for a root of another tape, for an op whose saved values are gone (naming it
+  //   and its module), or if a parameter changed since the forward; sherd::Error of an op or a
+  //   hook, with its module path. After an error nothing is left on its way; sums that already
+  //   reached parameters stay.
   void Backward(const Variable& root, double seed = 1.0, BackwardOptions options = {},
                 CallSite site = CallSite::Here());
   void Backward(std::span<const Variable> roots, std::span<const Tensor> seeds,

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "sherd/autograd/parameter.h"
 #include "sherd/autograd/variable.h"
 
@@ -12,8 +11,9 @@ namespace sherd::internal {
 // Gradients on their way, shared by a backward and the backwards nested in it; dropped on error.
 //
 // An identity knows its place in the table of the backward that runs, so finding it costs one
-// comparison. Where an identity takes part in two backwards at once (one started by a hook inside
-// another), the second finds it by a map.
+// comparison. A leaf may take part in two backwards at once (a hook of one ran the other, on
+// another tape); in the second table each of its contributions has a place of its own until they
+// are added.
 class GradTable {
  public:
   GradTable() = default;
@@ -44,7 +44,6 @@ class GradTable {
 
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_;
-  absl::flat_hash_map<const Ident*, uint32_t> elsewhere_;  // identities of two tables
 };
 
 }  // namespace sherd::internal

@@ -82,7 +82,8 @@ class TapeImpl {
   std::vector<Node*> nodes;
   std::vector<Scope> scopes;
   std::vector<int64_t> open_scopes;
-  int64_t ops = 0;  // those inside checkpointed regions too
+  int64_t ops = 0;       // those inside checkpointed regions too
+  bool walking = false;  // a backward runs
   std::unique_ptr<GradTable> spare_table;
 
  private:

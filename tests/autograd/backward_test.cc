@@ -301,7 +301,20 @@ TEST_F(BackwardTest, AHookMustReturnAGradientOfTheSameKind) {
   EXPECT_TRUE(Contains(ErrorOf([&] { Variable(Of({1})).OnGradient({}); }), "constant"));
 }
 
-TEST_F(BackwardTest, AHookMayRunABackwardOfItsOwn) {
+TEST_F(BackwardTest, AHookMayNotWalkTheTapeThatIsWalked) {
+  const Variable x = Leaf({2});
+  const Recording on(tape_);
+  const Variable y = Scale(x, 3.0);
+  y.OnGradient([&](const Tensor& grad) {
+    tape_.Backward(Scale(x, 1.0));
+    return grad;
+  });
+  EXPECT_TRUE(Contains(ErrorOf([&] { tape_.Backward(y, 1.0, {.retain = true}); }),
+                       "hook of a backward over the same tape"));
+  EXPECT_FALSE(x.grad().defined());
+}
+
+TEST_F(BackwardTest, AHookMayRunABackwardOfAnotherTape) {
   const Variable x = Leaf({2});
   const Recording on(tape_);
   const Variable y = Scale(x, 3.0);
