@@ -108,6 +108,9 @@ Tape::~Tape() = default;
 int64_t Tape::ops() const { return static_cast<int64_t>(impl_->nodes.size()); }
 
 void Tape::Reset() {
+  if (impl_->walking) {
+    ThrowFailedPrecondition("called by a hook of a backward over this tape", {.op = "reset"});
+  }
   impl_->Reset();
   for (internal::Recorder* r = CurrentThread().recorder; r != nullptr; r = r->outer) {
     if (r->tape == impl_.get()) Refresh(*r);

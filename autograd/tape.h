@@ -82,7 +82,8 @@ class Tape {
              options, site);
   }
 
-  // Forgets everything; variables recorded before can no longer be used in a recording.
+  // Forgets everything; variables recorded before can no longer be used in a recording. Errors:
+  // kFailedPrecondition in a hook of a backward over this tape.
   void Reset();
 
   // Recorded ops, for tests and reports.
