@@ -16,18 +16,23 @@
 #include "sherd/runtime/base/thread_pool.h"
 #include "sherd/runtime/cpu/isa.h"
 #include "sherd/runtime/kernels/attention.h"
+#include "sherd/runtime/kernels/broadcast.h"
 #include "sherd/runtime/kernels/cross_entropy.h"
 #include "sherd/runtime/kernels/dropout.h"
 #include "sherd/runtime/kernels/elementwise.h"
 #include "sherd/runtime/kernels/embedding.h"
+#include "sherd/runtime/kernels/indexing.h"
+#include "sherd/runtime/kernels/l2_normalize.h"
 #include "sherd/runtime/kernels/layer_norm.h"
 #include "sherd/runtime/kernels/matmul.h"
+#include "sherd/runtime/kernels/max_over.h"
 #include "sherd/runtime/kernels/optimizer_step.h"
 #include "sherd/runtime/kernels/random.h"
 #include "sherd/runtime/kernels/reduce.h"
 #include "sherd/runtime/kernels/rms_norm.h"
 #include "sherd/runtime/kernels/rope.h"
 #include "sherd/runtime/kernels/softmax.h"
+#include "sherd/runtime/kernels/sum_over.h"
 #include "sherd/runtime/kernels/unary.h"
 
 namespace sherd::kernels {
@@ -177,6 +182,35 @@ void BenchElementwise(const Bench& bench, DType dtype) {
   bench.Time("max_abs " + name, bytes, "B/s", [&] { MaxAbs(a); });
 }
 
+void BenchRepeated(const Bench& bench, DType dtype) {
+  const Shape shape = {2048, 688};
+  const Tensor x = bench.Random(shape, dtype), out = bench.Random(shape, dtype);
+  const Tensor row = bench.Random({1, 688}, dtype), column = bench.Random({2048, 1}, dtype);
+  const Tensor turned = bench.Random({688, 2048}, dtype);
+  const double bytes = static_cast<double>(x.bytes());
+  const std::string name(NameOf(dtype));
+  bench.Time("copy of a transposed " + name, 2 * bytes, "B/s",
+             [&] { Copy(turned.Transpose(0, 1), out); });
+  bench.Time("add a row " + name, 2 * bytes, "B/s",
+             [&] { Broadcast(Arithmetic::kAdd, x, row, out); });
+  bench.Time("multiply with a column " + name, 2 * bytes, "B/s",
+             [&] { Broadcast(Arithmetic::kMul, x, column, out); });
+  bench.Time("divide " + name, 3 * bytes, "B/s", [&] { Broadcast(Arithmetic::kDiv, x, x, out); });
+  bench.Time("sum of columns " + name, bytes, "B/s", [&] { SumOver(x, row); });
+  bench.Time("sum of rows " + name, bytes, "B/s", [&] { SumOver(x, column); });
+  std::vector<int64_t> rows(2048);
+  for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int64_t>(i * 7 % 1024);
+  const Tensor ids = Tensor::FromHost<int64_t>(bench.device, rows, {2048});
+  bench.Time("index_select " + name, 2 * bytes, "B/s", [&] { IndexSelect(x, 0, ids, out); });
+  bench.Time("index_add " + name, 2 * bytes, "B/s", [&] { IndexAdd(x, 0, ids, out); });
+  const Tensor values = bench.Random({2048}, dtype);
+  const Tensor places = Tensor::Empty(bench.device, DType::kI64, {2048});
+  bench.Time("max of rows " + name, bytes, "B/s", [&] { MaxOver(x, 1, values, places); });
+  const Tensor norms =
+      Tensor::Empty(bench.device, dtype == DType::kF64 ? dtype : DType::kF32, {2048});
+  bench.Time("l2_normalize " + name, 2 * bytes, "B/s", [&] { L2Normalize(x, 1e-12, out, norms); });
+}
+
 void BenchRows(const Bench& bench, DType dtype) {
   const DType wide = dtype == DType::kF64 ? dtype : DType::kF32;
   const std::string name(NameOf(dtype));
@@ -259,6 +293,7 @@ void Run(const Bench& bench) {
   }
   for (DType dtype : kFloats) {
     BenchElementwise(bench, dtype);
+    BenchRepeated(bench, dtype);
     BenchRows(bench, dtype);
     BenchUpdates(bench, dtype);
   }
