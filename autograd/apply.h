@@ -14,14 +14,15 @@ namespace sherd {
 
 namespace internal {
 
-// A variable on its way into an op; nothing is copied.
+// A variable on its way into an op; nothing is copied. REQUIRES: the variable lives as long, as a
+// temporary of the calling expression does.
 struct Operand {
   Operand(const Variable& v) : variable(&v) {}  // NOLINT(google-explicit-constructor)
   const Variable* variable;
 };
 using Results = absl::InlinedVector<Variable, 2>;
 
-// Apply, for an op of any type.
+// Apply, for an op of any type. Adds the outputs to `results`, which is empty before.
 void ApplyValue(const OpValue& op, std::span<const Operand> inputs, CallSite site,
                 Results& results);
 

@@ -32,7 +32,7 @@ enum class OpKind : uint8_t {
   kRegion
 };
 
-// What there is to know of a tensor before it exists.
+// What there is to know of a tensor before it exists; for shapes known and memory not yet there.
 struct TensorSpec {
   DType dtype = DType::kF32;
   Shape shape;
@@ -79,7 +79,8 @@ struct OpForward {
 // What the backward of one recorded op sees.
 class OpBackward {
  public:
-  // Saved values. REQUIRES: declared in the plan.
+  // Saved values. REQUIRES: declared in the plan; asking for others is an error that says so, in
+  // any build.
   const Tensor& input(int i) const;
   const Tensor& output(int i) const;
   const Tensor& inner(int i) const;
@@ -141,7 +142,8 @@ class Op {
 
 namespace internal {
 
-// An op on the caller's stack, and how to move it somewhere else.
+// An op on the caller's stack, and how to move it somewhere else: a tape's arena, which aligns to
+// 16 bytes. The op on the stack is left as moving leaves it.
 struct OpValue {
   Op& op;
   size_t bytes;

@@ -87,15 +87,17 @@ class CachingAllocator {
   };
   using FreeRanges = std::pmr::map<int64_t, FreeRange>;  // by offset
 
-  // Adds a free range, merged with its neighbours.
+  // Adds a free range, merged with its neighbours: those that end where it begins, and begin where
+  // it ends.
   void Insert(int64_t offset, FreeRange range);
+  // Takes it out of both tables.
   FreeRange Remove(FreeRanges::iterator range);
   // Takes the offset of a block of exactly `size`, or returns -1.
   int64_t TakeFit(int64_t size);
 
   char* base_ = nullptr;
   int64_t reserve_ = 0;
-  int64_t top_ = 0;  // everything above was never handed out
+  int64_t top_ = 0;  // everything above was never handed out, or was given back by Trim
   mutable std::mutex mutex_;
   std::pmr::unsynchronized_pool_resource nodes_;  // a step that repeats makes no heap allocation
   FreeRanges free_by_offset_{&nodes_};
