@@ -40,6 +40,8 @@ class BlockList {
     closed_ = true;
     while (Block* block = Pop()) ::operator delete(block);
   }
+  // Closes a list when it is destroyed itself: thread-local variables end in the reverse of the
+  // order in which they were made.
   struct Closer {
     BlockList& list;
     ~Closer() { list.Close(); }
@@ -58,8 +60,11 @@ class BlockList {
     return block;
   }
 
+  // The block given last; null in an empty list.
   Block* first_ = nullptr;
+  // Blocks in the list.
   int count_ = 0;
+  // Whether what is given goes to the heap at once.
   bool closed_ = false;
 };
 
