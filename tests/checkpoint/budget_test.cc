@@ -158,6 +158,31 @@ TEST(Budget, OtherShapesArePlannedAnewAndStayWithinIt) {
   EXPECT_EQ(run.budget->report().plans, 3) << "more calls in a round";
 }
 
+TEST(Budget, CheckpointsInsideEachOtherShareIt) {
+  for (int64_t bytes : {0, 3000, 9000, 100000}) {
+    auto budget = std::make_shared<MemoryBudget>(bytes);
+    auto offload = std::make_shared<Offload>();
+    const CheckpointOptions options{.budget = budget, .offload = bytes == 9000 ? offload : nullptr};
+    const auto wrap = [&](LlamaStack& m) {
+      for (auto& block : m.blocks()) Checkpoint(*block, options);
+      Checkpoint(m, options);
+    };
+    const Device device = Device::Cpu();
+    LlamaStack plain(device, DType::kF64, kBlocks);
+    LlamaStack model(device, DType::kF64, kBlocks);
+    wrap(model);
+    const StepValues want = RunStep(plain, device, DType::kF64, {.calls = 2});
+    for (int step = 0; step < 3; ++step) {
+      ExpectSameValues(RunStep(model, device, DType::kF64, {.calls = 2}), want);
+      EXPECT_LE(budget->report().peak_bytes, bytes);
+      EXPECT_EQ(budget->report().used_bytes, 0);
+    }
+    EXPECT_EQ(budget->report().rounds, 3);
+    EXPECT_EQ(budget->report().plans, 1);
+    EXPECT_EQ(budget->report().planned_ops > 0, bytes > 0);
+  }
+}
+
 TEST(Budget, TheSameOnEveryRankAndInEveryRun) {
   Budgeted a(9000);
   Budgeted b(9000);

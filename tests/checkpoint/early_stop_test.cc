@@ -168,6 +168,17 @@ TEST_F(EarlyStopTest, RandomOpsDrawTheSameNumbersAmongKeptAndSkippedOnes) {
   EXPECT_EQ(Repeated(skipped_before, x), 0);
 }
 
+TEST_F(EarlyStopTest, AttentionWithDropoutIsKeptAsAttention) {
+  const Variable x = Leaf({1, 2, 3, 4, 5, 6, 7, 8}, {2, 2, 1, 2});
+  const auto body = [](const Variable& in) {
+    const Variable y = Attention(in, in, in, {.causal = true, .scale = 0.5, .dropout = 0.5});
+    return Mul(y, Dropout(y, 0.5));
+  };
+  EXPECT_EQ(Repeated(body, x), 2);
+  EXPECT_EQ(Repeated(body, x, KeepMatmuls()), 1) << "the dropout behind it draws the same numbers";
+  EXPECT_EQ(Repeated(body, x, KeepKinds({OpKind::kRandom})), 0);
+}
+
 TEST_F(EarlyStopTest, FrozenInputsAndIntegersInsideARegion) {
   const Variable frozen = TensorOf<double>(device_, {1, -2, 0.5, 3}, {2, 2});
   const Variable ids = TensorOf<int64_t>(device_, {1, 0}, {2});
