@@ -74,13 +74,13 @@ OffloadedRegion::OffloadedRegion(std::shared_ptr<Offload> offload, RegionNotes& 
   // A failed copy stops the worker. When the step that saw it is over, the next may start.
   if (offload_->regions_.empty()) offload_->stream_.Recover();
   offload_->regions_.push_back(this);
-  stored_ = offload_->stream_.Enqueue({.op = absl::StrCat("offload of ", what_)},
-                                      [values = values_, memory = offload_->options_.memory] {
-                                        for (Value& value : values->list) {
-                                          memory->ToHost(value.device, value.host);
-                                          value.device = Tensor();
-                                        }
-                                      });
+  offload_->stream_.Enqueue({.op = absl::StrCat("offload of ", what_)},
+                            [values = values_, memory = offload_->options_.memory] {
+                              for (Value& value : values->list) {
+                                memory->ToHost(value.device, value.host);
+                                value.device = Tensor();
+                              }
+                            });
 }
 
 OffloadedRegion::~OffloadedRegion() {
@@ -119,7 +119,8 @@ void OffloadedRegion::Restore(RegionNotes& notes, bool retain) {
     if (++at == all.rend()) break;
     (*at)->BeginFetch(retain);
   }
-  stored_.Wait();
+  // Jobs run in order, and after one that failed the rest are refused with its error: this wait is
+  // for the copy to the host too.
   fetched_.Wait();
   fetching_ = false;
   for (Value& value : values_->list) {

@@ -101,7 +101,6 @@ class OffloadedRegion {
   std::shared_ptr<Values> values_;  // shared with the jobs
   const std::string what_;
   int64_t bytes_ = 0;
-  Work stored_;
   Work fetched_;
   bool fetching_ = false;
   bool back_ = false;  // on the device for good: fetched for a backward that retained nothing

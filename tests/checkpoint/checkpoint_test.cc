@@ -5,12 +5,14 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "sherd/autograd/loss/causal_lm.h"
+#include "sherd/autograd/ops/transformer.h"
 #include "sherd/runtime/core/allocator.h"
 #include "tests/checkpoint/model.h"
 
@@ -285,6 +287,36 @@ TEST_F(CheckpointTest, ForwardKeepsOnlyTheArgumentsOfARegion) {
   const Recording on(tape_);
   const Variable y = Checkpoint([](const Variable& in) { return Silu(Silu(Silu(in))); }, x);
   EXPECT_EQ(Activations(), before + y.value().bytes());
+}
+
+// Counted by the allocator: of what a policy asked for, only what somebody will read stays.
+TEST_F(CheckpointTest, ForwardKeepsOnlyWhatSomebodyWillRead) {
+  constexpr int64_t kElems = 4096;
+  const Variable x = Variable::Leaf(NormalTensor(device_, DType::kF64, {64, kElems / 64}, 1));
+  const Variable weight = Variable(NormalTensor(device_, DType::kF64, {kElems / 64}, 2));
+  auto stats = std::make_shared<CheckpointStats>();
+  const auto held = [&](const auto& body) {
+    const int64_t before = Activations();
+    const Recording on(tape_);
+    const Variable y = Checkpoint({.policy = KeepAll(), .stats = stats}, body, x);
+    const int64_t more = Activations() - before - y.value().bytes();
+    EXPECT_EQ(more, stats->kept_bytes);
+    tape_.Reset();
+    EXPECT_EQ(Activations(), before + y.value().bytes());
+    return more;
+  };
+  // Nobody reads the scales.
+  EXPECT_EQ(held([](const Variable& in) { return Scale(Scale(in, 2.0), 3.0); }), 0);
+  // The second silu reads the first one's result.
+  EXPECT_EQ(held([](const Variable& in) { return Silu(Silu(in)); }), kElems * 8);
+  // A norm of constants that nobody reads.
+  EXPECT_EQ(held([weight](const Variable& in) {
+              RmsNorm(in.Detach(), weight);
+              return Scale(in, 2.0);
+            }),
+            0);
+  // Of a norm only the inner values, one a row: its result goes to a scale, which nobody reads.
+  EXPECT_EQ(held([weight](const Variable& in) { return Scale(RmsNorm(in, weight), 2.0); }), 64 * 8);
 }
 
 }  // namespace
