@@ -152,7 +152,7 @@ inline void ExpectNear(const std::vector<double>& got, const std::vector<double>
   for (size_t i = 0; i < got.size(); ++i) {
     double error = std::abs(got[i] - want[i]) / std::max(1.0, std::abs(want[i]));
     if (got[i] == want[i] || (std::isnan(got[i]) && std::isnan(want[i]))) error = 0.0;
-    if (!(error <= worst)) {
+    if (!(error <= worst) && !std::isnan(worst)) {  // a NaN stays the worst
       worst = error;
       at = i;
     }
