@@ -127,9 +127,10 @@ void RegionNotes::NoteHostRead(const Storage& storage) {
 }
 
 void RegionNotes::OpenScope(ScopeObserver& observer) {
+  auto* gathering = dynamic_cast<GatheringScope*>(&observer);
   const bool inside_itself =
       std::find(open_scopes_.begin(), open_scopes_.end(), &observer) != open_scopes_.end();
-  if (!inside_itself && scopes++ == 0) reporter = dynamic_cast<Reporter*>(&observer);
+  if (gathering != nullptr && !inside_itself && gatherings++ == 0) first_gathering = gathering;
   open_scopes_.push_back(&observer);
 }
 

@@ -164,12 +164,12 @@ class CheckpointInterceptor final : public Interceptor {
 };
 
 // Says or refuses that a call with so many calls of units inside is a checkpoint.
-void CheckOrder(const CallContext& call, CheckpointState& state, int64_t scopes,
-                Reporter* reporter) {
+void CheckOrder(const CallContext& call, CheckpointState& state, int64_t gatherings,
+                GatheringScope* first) {
   const CheckpointOptions& options = state.options;
-  if (scopes < 2 || options.wrong_order == WrongOrder::kAllow) return;
+  if (gatherings < 2 || options.wrong_order == WrongOrder::kAllow) return;
   const std::string text = absl::StrCat(
-      Describe(call), " is around ", scopes,
+      Describe(call), " is around ", gatherings,
       " calls of sharded units: each is gathered three times for one backward instead of twice, "
       "and "
       "not ahead of time; write FullyShard(Checkpoint(block), mesh) for each block, or set "
@@ -178,11 +178,11 @@ void CheckOrder(const CallContext& call, CheckpointState& state, int64_t scopes,
     ThrowFailedPrecondition(text, {.op = "checkpoint"});
   }
   if (state.has_module && std::exchange(state.warned, true)) return;
-  if (!state.has_module && (reporter == nullptr || !reporter->TakeFirst())) return;
+  if (!state.has_module && (first == nullptr || !first->TakeFirst())) return;
   if (options.log) {
     options.log({LogLevel::kWarning, -1, text});
-  } else if (reporter != nullptr) {
-    reporter->Report(LogLevel::kWarning, text);
+  } else if (first != nullptr) {
+    first->Report(LogLevel::kWarning, text);
   }
 }
 
@@ -193,12 +193,12 @@ void RunNested(const CallContext& call, CheckpointState& state, RegionNotes& not
     explicit Bracket(RegionNotes& n) : notes(n) { notes.EnterNested(); }
     ~Bracket() { notes.LeaveNested(); }
   };
-  const int64_t scopes = notes.scopes;
+  const int64_t before = notes.gatherings;
   {
     const Bracket bracket(notes);
     call.Proceed();
   }
-  CheckOrder(call, state, notes.scopes - scopes, notes.reporter);
+  CheckOrder(call, state, notes.gatherings - before, notes.first_gathering);
 }
 
 // What the first pass keeps.
@@ -266,7 +266,7 @@ void RunCheckpointed(const CallContext& call, CheckpointState& state) {
     const RecorderGuard on(&region);
     call.Proceed();
   }
-  CheckOrder(call, state, notes.scopes, notes.reporter);
+  CheckOrder(call, state, notes.gatherings, notes.first_gathering);
   outer->tape->ops += notes.recorded;
   const std::vector<Variable> born = BornAt(call.record(), region.home);
   if (born.empty()) return;

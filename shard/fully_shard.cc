@@ -20,7 +20,7 @@ namespace internal {
 class ShardedModule final : public Interceptor,
                             public ParameterHost,
                             public ScopeObserver,
-                            public Reporter {
+                            public GatheringScope {
  public:
   ShardedModule(Module& module, std::vector<Parameter> parameters,
                 std::shared_ptr<ShardContext> context, FullyShardOptions options);

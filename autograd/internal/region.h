@@ -73,15 +73,17 @@ void DecideReplay(std::span<OpNote> ops, std::span<const int32_t> producers, boo
 // What a kept op holds after DecideReplay: inner values, and outputs if anybody reads them.
 int64_t KeptBytes(const OpNote& note);
 
-// Somebody who can say something to the people who run the program. A ScopeObserver may be one too.
-class Reporter {
+// A ScopeObserver that gathers something while its scope is open, and again for the backward: what
+// a region around several of them pays for once more.
+class GatheringScope {
  public:
+  // Says something to the people who run the program.
   virtual void Report(LogLevel level, std::string_view text) = 0;
   // True the first time it is called: for reports that are made once.
   virtual bool TakeFirst() = 0;
 
  protected:
-  ~Reporter() = default;
+  ~GatheringScope() = default;
 };
 
 // What the first pass of a checkpointed region touched and did; a recompute must do the same.
@@ -125,9 +127,9 @@ class RegionNotes {
   std::vector<TensorSpec> specs;   // of each output of each op
   std::vector<KeptValues> kept;
   int64_t kept_bytes = 0;
-  int64_t recorded = 0;          // ops that want a gradient, those of nested regions included
-  int64_t scopes = 0;            // calls that somebody observes
-  Reporter* reporter = nullptr;  // the observer of the first of them, if it is one
+  int64_t recorded = 0;    // ops that want a gradient, those of nested regions included
+  int64_t gatherings = 0;  // calls with a GatheringScope
+  GatheringScope* first_gathering = nullptr;  // that of the first of them
 
  private:
   int32_t ProducerOf(const Tensor& tensor) const;

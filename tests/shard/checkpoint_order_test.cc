@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "sherd/autograd/module_hooks.h"
 #include "sherd/checkpoint/checkpoint.h"
 #include "tests/shard/model.h"
 
@@ -257,6 +258,23 @@ TEST(CheckpointOrder, ModuleThatCallsItselfIsOneUnitsCall) {
     tape.Backward(Energy(y));
     EXPECT_EQ(CountsOf(model), (Counts{2, 1}));
     EXPECT_FALSE(UnitOf(model)->unsharded());
+  });
+}
+
+TEST(CheckpointOrder, HooksOfModulesAreNoUnits) {
+  RunRanks(1, [&](World& world) {
+    ShardModel model;
+    ShardAll(model, world.mesh());
+    int64_t calls = 0;
+    const ModuleHooks hooks{.before_forward = [&](const Module&) { ++calls; }};
+    AddHooks(model.block(0).up, hooks);
+    AddHooks(model.block(0).down, hooks);
+    Checkpoint(model.block(0), {.wrong_order = WrongOrder::kError});
+    Initialize(model, world.device(), 1);
+    Tape tape;
+    const Recording on(tape);
+    tape.Backward(Energy(model(InputOf(world.device(), 0), {0, 1})));
+    EXPECT_EQ(calls, 2);
   });
 }
 
