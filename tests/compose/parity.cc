@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -30,7 +31,8 @@ constexpr double kLearningRate = 0.05;
 
 std::string Name(const GridCase& c) {
   const char* orders[] = {"off", "inside", "outside"};
-  const char* policies[] = {"full", "early stop", "matmuls", "every other", "everything"};
+  const char* policies[] = {"full",       "early stop", "matmuls", "every other",
+                            "everything", "budget",     "offload"};
   const bool off = c.checkpoint == CheckpointOrder::kOff;
   return absl::StrCat(std::string(NameOf(c.dtype)), " W", c.ranks, " micro", c.micro_batches,
                       " reshard ", c.reshard ? "on" : "off", " calls ", c.calls, " checkpoint ",
@@ -38,6 +40,7 @@ std::string Name(const GridCase& c) {
                       off ? "" : policies[static_cast<int>(c.policy)]);
 }
 
+// The options that all checkpoints of one model share.
 CheckpointOptions OptionsOf(GridPolicy policy) {
   switch (policy) {
     case GridPolicy::kFull:
@@ -45,13 +48,15 @@ CheckpointOptions OptionsOf(GridPolicy policy) {
     case GridPolicy::kEarlyStop:
       return {};
     case GridPolicy::kMatmuls:
-      return {.policy = [](const OpInfo& op) {
-        return op.kind == OpKind::kMatmul || op.kind == OpKind::kAttention;
-      }};
+      return {.policy = KeepMatmuls()};
     case GridPolicy::kEveryOther:
       return {.policy = [](const OpInfo& op) { return op.ordinal % 2 == 0; }};
     case GridPolicy::kEverything:
-      return {.policy = [](const OpInfo&) { return true; }};
+      return {.policy = KeepAll()};
+    case GridPolicy::kBudget:
+      return {.budget = std::make_shared<MemoryBudget>(20000)};
+    case GridPolicy::kOffload:
+      return {.policy = KeepMatmuls(), .offload = std::make_shared<Offload>()};
   }
   return {};
 }
@@ -109,10 +114,11 @@ struct RunResult {
 void Wrap(GridModel& model, const Mesh& mesh, const GridCase& c) {
   if (!c.sharded) return;
   const FullyShardOptions options{.reshard_after_forward = c.reshard};
+  const CheckpointOptions checkpoint = OptionsOf(c.policy);
   for (GridBlock* block : model.blocks()) {
-    if (c.checkpoint == CheckpointOrder::kInside) Checkpoint(*block, OptionsOf(c.policy));
+    if (c.checkpoint == CheckpointOrder::kInside) Checkpoint(*block, checkpoint);
     FullyShard(*block, mesh, options);
-    if (c.checkpoint == CheckpointOrder::kOutside) Checkpoint(*block, OptionsOf(c.policy));
+    if (c.checkpoint == CheckpointOrder::kOutside) Checkpoint(*block, checkpoint);
   }
   FullyShard(model, mesh);
 }

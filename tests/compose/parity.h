@@ -16,8 +16,10 @@ enum class GridPolicy {
   kMatmuls,     // matrix products and attention
   kEveryOther,  // every other op, by a predicate
   kEverything,  // all of it
+  kBudget,      // what a memory budget chooses
+  kOffload,     // matrix products and attention, in host memory
 };
-inline constexpr int kGridPolicies = 5;
+inline constexpr int kGridPolicies = 7;
 
 // One point of the parity grid.
 struct GridCase {
