@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "sherd/autograd/internal/region.h"
+#include "sherd/checkpoint/internal/budget_lease.h"
 #include "sherd/runtime/base/error.h"
 
 namespace sherd {

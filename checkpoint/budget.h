@@ -11,7 +11,6 @@
 namespace sherd {
 
 namespace internal {
-class RegionNotes;
 class BudgetLease;
 }  // namespace internal
 
@@ -78,28 +77,4 @@ class MemoryBudget {
   bool follows_ = true;  // this round is the planned one, so far
 };
 
-namespace internal {
-
-// What one checkpointed call has reserved of a budget, from its first pass to its backward.
-class BudgetLease {
- public:
-  explicit BudgetLease(std::shared_ptr<MemoryBudget> budget);
-  ~BudgetLease();
-  BudgetLease(const BudgetLease&) = delete;
-  BudgetLease& operator=(const BudgetLease&) = delete;
-
-  // Whether to keep the results of `op`; reserves their bytes then.
-  bool Keeps(const OpInfo& op, const KeepPolicy& first_rule);
-  // After the first pass: gives back what was not kept in the end, and offers the call's ops to the
-  // plan.
-  void Settle(const RegionNotes& notes, bool early_stop);
-
- private:
-  std::shared_ptr<MemoryBudget> budget_;
-  size_t region_;
-  int64_t bytes_ = 0;
-  bool settled_ = false;
-};
-
-}  // namespace internal
 }  // namespace sherd

@@ -6,9 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "sherd/autograd/internal/tape_impl.h"
+#include "sherd/checkpoint/internal/budget_lease.h"
+#include "sherd/checkpoint/internal/offloaded_region.h"
 #include "sherd/runtime/base/error.h"
 
 namespace sherd {
@@ -215,9 +216,9 @@ void Settle(Held& held, const CallContext& call, const CheckpointState& state, b
   notes.keep_rule = {};
   if (held.lease != nullptr) held.lease->Settle(notes, state.options.early_stop);
   if (state.options.offload != nullptr && notes.kept_bytes > 0) {
-    absl::flat_hash_set<const Storage*> stays;
+    std::vector<const Storage*> stays;
     call.record().VisitResult([&](Variable& variable) {
-      if (variable.defined()) stays.insert(variable.value().storage().get());
+      if (variable.defined()) stays.push_back(variable.value().storage().get());
     });
     held.offloaded =
         std::make_unique<OffloadedRegion>(state.options.offload, notes, stays, Describe(call));

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "sherd/autograd/internal/region.h"
+#include "sherd/checkpoint/internal/offloaded_region.h"
 #include "sherd/runtime/base/error.h"
 
 namespace sherd {
@@ -54,14 +55,16 @@ struct OffloadedRegion::Values {
 };
 
 OffloadedRegion::OffloadedRegion(std::shared_ptr<Offload> offload, RegionNotes& notes,
-                                 const absl::flat_hash_set<const Storage*>& stays,
-                                 const std::string& what)
+                                 std::span<const Storage* const> stays, const std::string& what)
     : offload_(std::move(offload)), values_(std::make_shared<Values>()), what_(what) {
   HostMemory& memory = *offload_->options_.memory;
+  const auto stays_here = [&](const Tensor& tensor) {
+    return std::find(stays.begin(), stays.end(), tensor.storage().get()) != stays.end();
+  };
   const auto take = [&](size_t kept, bool inner, Tensors& tensors) {
     for (size_t i = 0; i < tensors.size(); ++i) {
       Tensor& tensor = tensors[i];
-      if (tensor.bytes() == 0 || stays.contains(tensor.storage().get())) continue;
+      if (tensor.bytes() == 0 || stays_here(tensor)) continue;
       Tensor host = memory.Allocate(tensor.device(), tensor.dtype(), tensor.shape());
       bytes_ += tensor.bytes();
       values_->list.push_back({kept, inner, i, std::move(tensor), std::move(host)});
