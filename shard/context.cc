@@ -56,6 +56,7 @@ void ShardContext::WaitReductions(int in_flight) {
 
 void ShardContext::Unregister(Unit* unit) {
   units_.erase(std::remove(units_.begin(), units_.end(), unit), units_.end());
+  prefetcher_.Forget(unit);
   if (kept_ == unit) kept_ = nullptr;
 }
 
@@ -80,6 +81,7 @@ void ShardContext::Fail(const std::string& what) noexcept {
   if (failure_.has_value()) return;
   failure_ = what;
   if (size() > 1) gather_group_->Abort(absl::AbortedError(what));
+  prefetcher_.DropAhead();
 }
 
 void ShardContext::CheckUsable() const {
@@ -93,6 +95,7 @@ void ShardContext::Recover() {
   if (failure_.has_value() && size() > 1) CheckUsable();
   WaitReductions(0);
   kept_ = nullptr;
+  prefetcher_.Reset();
   for (Unit* unit : units_) unit->Clear();
   failure_.reset();
 }

@@ -10,6 +10,7 @@
 
 #include "sherd/runtime/comm/mesh.h"
 #include "sherd/runtime/core/stream.h"
+#include "sherd/shard/prefetch.h"
 
 namespace sherd {
 
@@ -41,6 +42,8 @@ class ShardContext {
   // after Fail.
   void WaitReductions(int in_flight);
 
+  Prefetcher& prefetcher() { return prefetcher_; }
+
   void Register(Unit* unit) { units_.push_back(unit); }
   void Unregister(Unit* unit);
   const std::vector<Unit*>& units() const { return units_; }
@@ -71,6 +74,7 @@ class ShardContext {
   std::unique_ptr<ProcessGroup> control_;
   std::unique_ptr<Stream> gather_stream_;
   std::unique_ptr<Stream> reduce_stream_;
+  Prefetcher prefetcher_;
   std::deque<Work> reductions_;
   std::vector<Unit*> units_;
   Unit* kept_ = nullptr;

@@ -120,6 +120,7 @@ ShardedModule::ShardedModule(Module& module, std::vector<Parameter> parameters,
       options_(options),
       unit_(std::make_unique<Unit>(PathOf(&module), Describe(parameters_), context_)) {
   for (int i = 0; i < unit_->parameters(); ++i) Adopt(i);
+  unit_->SetPrefetch([this] { return Version(); }, options_.prefetch);
 }
 
 // Moves a parameter into the unit. One that has values leaves its piece of them in the shard.
@@ -250,6 +251,9 @@ void ShardedModule::BackwardAbandon() noexcept {
 void FullyShardModule(Module& module, const Mesh& mesh, const FullyShardOptions& options) {
   const ErrorContext what{.op = "FullyShard", .module_path = PathOf(&module)};
   if (ShardedOf(module) != nullptr) ThrowInvalidArgument("the module is a unit already", what);
+  if (options.prefetch < 0) {
+    ThrowInvalidArgument(absl::StrCat("prefetch is ", options.prefetch, "; it is 0 or more"), what);
+  }
   std::shared_ptr<ShardContext> context = ShardContext::Of(mesh);
   std::vector<Parameter> mine;
   for (const Parameter& parameter : module.parameters()) {

@@ -18,6 +18,10 @@ struct FullyShardOptions {
   // backward: least memory, one more gather for each call. Unset: true, and false for the root,
   // whose backward begins as soon as its forward has ended.
   std::optional<bool> reshard_after_forward;
+  // How many units are gathered ahead when this one is, in the order of the same forward or
+  // backward before: hides the wait for them behind the compute in between. Each costs the memory
+  // of one more gathered unit. 0: none.
+  int prefetch = 1;
 };
 
 namespace internal {
@@ -33,8 +37,8 @@ void FullyShardModule(Module& module, const Mesh& mesh, const FullyShardOptions&
 // local() pieces. Each call gathers once (and once more for its backward if it was resharded), each
 // backward of a call reduces once, and the sums are added: k calls before one backward count k
 // times, exactly. Parameters that have values keep them; the others get theirs from Initialize.
-// Errors: kInvalidArgument if the module is a unit already, a parameter is shared with a unit that
-// is not
+// Errors: kInvalidArgument for a negative prefetch, if the module is a unit already, a parameter is
+// shared with a unit that is not
 //   below this module (naming both), has no elements, or has values on another device than the
 //   mesh's.
 // COLLECTIVE: all ranks shard the same modules in the same order; nothing is sent.

@@ -63,8 +63,26 @@ Unit::~Unit() {
     context_->WaitReductions(0);
   } catch (const Error&) {
   }
+  forward_open_ = backward_open_ = 0;
+  Reshard();
   context_->Unregister(this);
   for (SegmentState& segment : segments_) segment.full->set_owner(nullptr);
+}
+
+void Unit::SetPrefetch(std::function<int64_t()> version_source, int depth) {
+  version_source_ = std::move(version_source);
+  prefetch_depth_ = depth;
+}
+
+bool Unit::Prefetch() {
+  if (unsharded_ || !version_source_ || context_->size() == 1) return false;
+  StartGather(version_source_());
+  ahead_ = true;
+  return true;
+}
+
+void Unit::DropPrefetched() {
+  if (ahead_) Reshard();
 }
 
 void Unit::Unshard(int64_t version) {
@@ -72,20 +90,30 @@ void Unit::Unshard(int64_t version) {
   // told.
   if (unsharded_ && open()) return;
   const bool current = unsharded_ && (gathered_version_ == version || context_->size() == 1);
+  const bool ahead = std::exchange(ahead_, false);
+  if (current && !ahead) {
+    gathered_version_ = version;
+    return;
+  }
+  if (!current) {
+    if (unsharded_) AwaitGather();  // of older values, into the same memory
+    StartGather(version);
+  }
+  context_->prefetcher().Gathered(this, prefetch_depth_);
+  AwaitGather();
+}
+
+void Unit::StartGather(int64_t version) {
   gathered_version_ = version;
-  if (current) return;
   unsharded_ = true;
   ++gathers_;
   try {
     for (SegmentState& segment : segments_) segment.full->Allocate();
-    if (context_->size() > 1) Gather();
   } catch (...) {
     Reshard();
     throw;
   }
-}
-
-void Unit::Gather() {
+  if (context_->size() == 1) return;
   struct Piece {
     const void* shard;
     void* full;
@@ -96,26 +124,33 @@ void Unit::Gather() {
     pieces.push_back({segment.shard.raw(), segment.full->data(), segment.shard.bytes()});
   }
   const ErrorContext what{.op = "all_gather", .module_path = absl::StrCat("unit '", name_, "'")};
-  const Work work = context_->Gather(what, [pieces, what](ProcessGroup& group) {
+  gather_ = context_->Gather(what, [pieces, what](ProcessGroup& group) {
     for (const Piece& p : pieces) group.AllGather(p.shard, p.full, p.bytes, what);
   });
+}
+
+void Unit::AwaitGather() {
   try {
-    work.Wait();
+    gather_.Wait();
   } catch (const Error& error) {
     context_->Fail(error.what());
+    Reshard();
     throw;
   }
 }
 
 void Unit::EnterForward(int64_t version) {
   context_->ScopeOpens(this);
+  context_->prefetcher().Begin(this, /*backward=*/false);
   Unshard(version);
   ++forward_open_;
+  context_->prefetcher().Opened();
   phase_ = "in a forward";
 }
 
 void Unit::ExitForward(AfterForward after) {
   --forward_open_;
+  context_->prefetcher().Closed();
   if (open()) return;
   phase_ = "after a forward";
   if (after == AfterForward::kReshard) Reshard();
@@ -124,14 +159,17 @@ void Unit::ExitForward(AfterForward after) {
 
 void Unit::AbandonForward() noexcept {
   --forward_open_;
+  context_->prefetcher().Abandoned();
   phase_ = "after a forward that failed";
   Reshard();
 }
 
 void Unit::BeginBackward(int64_t version) {
   context_->ScopeOpens(this);
+  context_->prefetcher().Begin(this, /*backward=*/true);
   Unshard(version);
   ++backward_open_;
+  context_->prefetcher().Opened();
   phase_ = "in a backward";
   if (backward_open_ > 1) return;
   try {
@@ -155,11 +193,13 @@ void Unit::EndBackward() {
     phase_ = forward_open_ > 0 ? "in a forward" : "after a backward";
   }
   --backward_open_;
+  context_->prefetcher().Closed();
   Reshard();
 }
 
 void Unit::AbandonBackward() noexcept {
   --backward_open_;
+  context_->prefetcher().Abandoned();
   if (backward_open_ == 0) {
     for (SegmentState& segment : segments_) segment.gradient = Ref<Storage>();
   }
@@ -276,6 +316,13 @@ Tensor Unit::HeldGradient(int i) {
 
 void Unit::Reshard() {
   if (!unsharded_ || open()) return;
+  ahead_ = false;
+  // A gather on its way writes this memory. Whoever waits for it next is told what it threw; after
+  // a failure the groups are aborted, so it ends.
+  try {
+    gather_.Wait();
+  } catch (const Error&) {
+  }
   for (SegmentState& segment : segments_) segment.full->Free();
   unsharded_ = false;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -74,6 +75,19 @@ class Unit final : public StorageOwner {
   // The version that the open scope's copy was gathered at.
   int64_t gathered_version() const { return gathered_version_; }
 
+  // Says where the version of the parameters can be asked, so that gathers can be started ahead,
+  // and how many units after this one are gathered ahead when it is; see prefetch.h. Without a
+  // source nothing is gathered ahead but what Prefetch is called for.
+  void SetPrefetch(std::function<int64_t()> version_source, int depth);
+  // Starts the gather that the next scope will need, and returns without waiting. Returns whether
+  // it is on its way: false when the parameters are gathered already or nobody says their version.
+  // COLLECTIVE: in one order on all ranks. Memory: the gathered parameters from now on.
+  bool Prefetch();
+  // Whether a gather ahead was started that no scope has used yet.
+  bool ahead() const { return ahead_; }
+  // Frees what a gather ahead brought and no scope has used. No effect otherwise.
+  void DropPrefetched();
+
   // `version` tells one state of the parameters from another: a copy gathered at an older one is
   // gathered again.
   void EnterForward(int64_t version);
@@ -121,7 +135,8 @@ class Unit final : public StorageOwner {
   static size_t At(int i) { return static_cast<size_t>(i); }
   // Makes the gathered parameters be there, as of `version`; waits for the gather.
   void Unshard(int64_t version);
-  void Gather();
+  void StartGather(int64_t version);
+  void AwaitGather();
   // The gradient buffer of a call: taken at its first scope, filled up with zeros and handed to the
   // reduction at its last. See the note in unit.cc.
   void TakeGradientBuffers();
@@ -141,8 +156,12 @@ class Unit final : public StorageOwner {
   std::vector<bool> written_;  // in the gradient buffer of the open call
   std::vector<bool> used_;     // somebody contributed since its gradient was cleared
   std::vector<bool> holds_;    // its place in the gradient shard holds a sum, perhaps of zeros
-  bool unsharded_ = false;
+  bool unsharded_ = false;     // gathered, or on the way
+  bool ahead_ = false;         // gathered ahead, and no scope has opened since
+  Work gather_;                // the last one
   int64_t gathered_version_ = 0;
+  std::function<int64_t()> version_source_;
+  int prefetch_depth_ = 0;
   int forward_open_ = 0;
   int backward_open_ = 0;
   int64_t gathers_ = 0;

@@ -35,9 +35,9 @@ std::string Name(const GridCase& c) {
                             "everything", "budget",     "offload"};
   const bool off = c.checkpoint == CheckpointOrder::kOff;
   return absl::StrCat(std::string(NameOf(c.dtype)), " W", c.ranks, " micro", c.micro_batches,
-                      " reshard ", c.reshard ? "on" : "off", " calls ", c.calls, " checkpoint ",
-                      orders[static_cast<int>(c.checkpoint)], off ? "" : ", ",
-                      off ? "" : policies[static_cast<int>(c.policy)]);
+                      " reshard ", c.reshard ? "on" : "off", " calls ", c.calls, " prefetch ",
+                      c.prefetch, " checkpoint ", orders[static_cast<int>(c.checkpoint)],
+                      off ? "" : ", ", off ? "" : policies[static_cast<int>(c.policy)]);
 }
 
 // The options that all checkpoints of one model share.
@@ -113,14 +113,14 @@ struct RunResult {
 
 void Wrap(GridModel& model, const Mesh& mesh, const GridCase& c) {
   if (!c.sharded) return;
-  const FullyShardOptions options{.reshard_after_forward = c.reshard};
+  const FullyShardOptions options{.reshard_after_forward = c.reshard, .prefetch = c.prefetch};
   const CheckpointOptions checkpoint = OptionsOf(c.policy);
   for (GridBlock* block : model.blocks()) {
     if (c.checkpoint == CheckpointOrder::kInside) Checkpoint(*block, checkpoint);
     FullyShard(*block, mesh, options);
     if (c.checkpoint == CheckpointOrder::kOutside) Checkpoint(*block, checkpoint);
   }
-  FullyShard(model, mesh);
+  FullyShard(model, mesh, {.prefetch = c.prefetch});
 }
 
 // Starts every step from the given values, so that rounding of one step does not enter the next.
@@ -287,7 +287,7 @@ void ExpectParity(const GridCase& c) {
       EXPECT_EQ(run.plain_gathers, 2 * calls);
     }
   });
-  std::printf("%-74s worst relative error %.1e%s\n", Name(c).c_str(), worst,
+  std::printf("%-85s worst relative error %.1e%s\n", Name(c).c_str(), worst,
               plain != nullptr ? "; bits as without checkpoints" : "");
 }
 

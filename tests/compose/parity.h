@@ -29,6 +29,7 @@ struct GridCase {
   CheckpointOrder checkpoint = CheckpointOrder::kOff;
   GridPolicy policy = GridPolicy::kEarlyStop;
   bool reshard = true;
+  int prefetch = 1;
   int calls = 1;  // forwards before one backward
   bool sharded = true;
 };

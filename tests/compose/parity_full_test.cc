@@ -20,12 +20,15 @@ TEST_P(ParityFullTest, EveryCombination) {
     for (int micro_batches : {1, 2, 3}) {
       for (bool reshard : {true, false}) {
         for (int calls : {1, 2, 3}) {
-          ExpectParity({.ranks = ranks,
-                        .micro_batches = micro_batches,
-                        .checkpoint = off ? CheckpointOrder::kOff : order,
-                        .policy = off ? GridPolicy::kFull : static_cast<GridPolicy>(policy),
-                        .reshard = reshard,
-                        .calls = calls});
+          for (int prefetch : {0, 1, 2}) {
+            ExpectParity({.ranks = ranks,
+                          .micro_batches = micro_batches,
+                          .checkpoint = off ? CheckpointOrder::kOff : order,
+                          .policy = off ? GridPolicy::kFull : static_cast<GridPolicy>(policy),
+                          .reshard = reshard,
+                          .prefetch = prefetch,
+                          .calls = calls});
+          }
         }
       }
     }

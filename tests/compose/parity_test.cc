@@ -1,8 +1,8 @@
 // The parity grid: gradients of every composition equal those of the unsharded model on one rank.
 //
-// Every triple of checkpoint x reshard x calls on every number of ranks; micro-batches and policies
-// rotate so that every pair of values of any two dimensions occurs. The whole product is in
-// parity_full_test.
+// Every triple of checkpoint x reshard x calls on every number of ranks; micro-batches, policies
+// and prefetch rotate so that every pair of values of any two dimensions occurs. The whole product
+// is in parity_full_test.
 
 #include <gtest/gtest.h>
 
@@ -31,6 +31,7 @@ std::vector<GridCase> Covering(int ranks) {
                            .checkpoint = order,
                            .policy = static_cast<GridPolicy>((k + k / 3) % kGridPolicies),
                            .reshard = reshard,
+                           .prefetch = (k + k / 7) % 3,
                            .calls = calls});
         }
       }
@@ -40,14 +41,15 @@ std::vector<GridCase> Covering(int ranks) {
 }
 
 // The case as numbers; the policy of a case without checkpoints is none.
-std::array<int, 6> ValuesOf(const GridCase& c) {
+std::array<int, 7> ValuesOf(const GridCase& c) {
   const bool off = c.checkpoint == CheckpointOrder::kOff;
   return {c.ranks,
           c.micro_batches,
           static_cast<int>(c.checkpoint),
           off ? -1 : static_cast<int>(c.policy),
           c.reshard ? 1 : 0,
-          c.calls};
+          c.calls,
+          c.prefetch};
 }
 
 using Pair = std::tuple<size_t, int, size_t, int>;
@@ -55,7 +57,7 @@ using Pair = std::tuple<size_t, int, size_t, int>;
 std::set<Pair> PairsOf(const std::vector<GridCase>& cases) {
   std::set<Pair> pairs;
   for (const GridCase& c : cases) {
-    const std::array<int, 6> values = ValuesOf(c);
+    const std::array<int, 7> values = ValuesOf(c);
     for (size_t i = 0; i < values.size(); ++i) {
       for (size_t j = i + 1; j < values.size(); ++j) pairs.insert({i, values[i], j, values[j]});
     }
@@ -67,12 +69,13 @@ TEST(ParityGrid, CoversEveryPair) {
   std::vector<GridCase> covering, all;
   for (int ranks : {1, 2, 3, 4}) {
     for (const GridCase& c : Covering(ranks)) covering.push_back(c);
-    for (int k = 0; k < 3 * 3 * 2 * 3 * kGridPolicies; ++k) {
+    for (int k = 0; k < 3 * 3 * 2 * 3 * 3 * kGridPolicies; ++k) {
       all.push_back({.ranks = ranks,
                      .micro_batches = 1 + k % 3,
                      .checkpoint = static_cast<CheckpointOrder>(k / 3 % 3),
-                     .policy = static_cast<GridPolicy>(k / 54),
+                     .policy = static_cast<GridPolicy>(k / 162),
                      .reshard = k / 9 % 2 == 1,
+                     .prefetch = k / 54 % 3,
                      .calls = 1 + k / 18 % 3});
     }
   }

@@ -1,0 +1,74 @@
+#include "sherd/shard/prefetch.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "sherd/shard/unit.h"
+
+namespace sherd {
+
+void Prefetcher::Begin(Unit* unit, bool backward) {
+  if (open_ > 0) return;
+  cycle_ = {unit, backward};
+  now_.clear();
+  ahead_.clear();
+  const auto known = seen_.find(cycle_);
+  plan_ = known == seen_.end() ? nullptr : &known->second;
+}
+
+void Prefetcher::Gathered(Unit* unit, int depth) {
+  now_.push_back(unit);
+  if (plan_ == nullptr) return;
+  const size_t next = now_.size();
+  if (next > plan_->size() || (*plan_)[next - 1] != unit) {
+    plan_ = nullptr;
+    return;
+  }
+  const size_t end = std::min(plan_->size(), next + static_cast<size_t>(depth));
+  for (size_t k = next; k < end; ++k) {
+    Unit* other = (*plan_)[k];
+    if (other->ahead()) continue;
+    // A unit that is still gathered for an earlier call is gathered again when that is over, and
+    // nothing overtakes it: gathers stay in the order seen.
+    if (!other->Prefetch()) break;
+    ahead_.push_back(other);
+  }
+}
+
+void Prefetcher::Closed() {
+  if (open_ == 0 || --open_ > 0) return;
+  plan_ = nullptr;
+  DropAhead();
+  seen_[cycle_] = std::move(now_);
+  now_.clear();
+}
+
+void Prefetcher::DropAhead() noexcept {
+  for (Unit* unit : ahead_) unit->DropPrefetched();
+  ahead_.clear();
+}
+
+void Prefetcher::Abandoned() {
+  if (open_ > 0) --open_;
+  plan_ = nullptr;
+}
+
+void Prefetcher::Forget(Unit* unit) {
+  for (auto it = seen_.begin(); it != seen_.end();) {
+    const bool part = it->first.first == unit ||
+                      std::find(it->second.begin(), it->second.end(), unit) != it->second.end();
+    it = part ? seen_.erase(it) : std::next(it);
+  }
+  plan_ = nullptr;
+  ahead_.erase(std::remove(ahead_.begin(), ahead_.end(), unit), ahead_.end());
+  now_.erase(std::remove(now_.begin(), now_.end(), unit), now_.end());
+}
+
+void Prefetcher::Reset() {
+  open_ = 0;
+  plan_ = nullptr;
+  now_.clear();
+  ahead_.clear();
+}
+
+}  // namespace sherd
