@@ -240,7 +240,7 @@ class RowCheck {
   void Alone(const std::vector<Tensor>& tensors, const Run& full) {
     if (wanted_.size() < 2) return;
     for (size_t i : wanted_) {
-      report_.Compare("alone", Apply(tensors, {i}), full, row_.close ? kReordered : 0.0,
+      report_.Compare("alone", Apply(tensors, {i}), full, kReordered,
                       "only operand " + std::to_string(i) + " wants a gradient");
     }
   }

@@ -22,7 +22,8 @@
 // The checks, each a column of the line a row prints:
 //   diff     central differences in f64 (GradCheck), error below kDifferenceBound
 //   golden   value and gradients against PyTorch in f64, relative L2 error below golden_bound
-//   alone    each operand as the only one that wants a gradient: the bits of the full run
+//   alone    each operand as the only one that wants a gradient: the full run within 1e-15, since a
+//            compiler may contract the two loops differently
 //   again    the function twice in one recording, so that gradients add: exactly twice the full run
 //   twice    f(x, x) for every pair of equal shape: the sum of both operands' gradients
 //   layout   operands in every layout, and the incoming gradient too, in every dtype
@@ -106,7 +107,7 @@ struct OpRow {
   bool smooth = true;
   // Whether one variable may stand for several operands.
   bool twice = true;
-  // The gradient's own last place: alone and again compare to 1e-15, not bit for bit. For ops that
+  // The gradient's own last place: again compares to 1e-15, not bit for bit. For ops that
   // compute one gradient differently when nobody wants the other.
   bool close = false;
   // Random ops run only in a recording, and not twice with one mask: no diff, no again.
