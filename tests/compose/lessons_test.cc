@@ -200,6 +200,85 @@ TEST(Loss, OfACachedIntermediateGivesRightGradients) {
   }
 }
 
+// A block whose weight another block may share.
+class TiedBlock : public Module {
+ public:
+  explicit TiedBlock(const Parameter* shared = nullptr) {
+    weight = shared == nullptr
+                 ? RegisterParameter("weight", {ShardBlock::kChannels, ShardBlock::kChannels},
+                                     Initializer::Normal(0.4), DType::kF64)
+                 : *shared;
+    if (shared != nullptr) RegisterTied(weight);
+  }
+  Variable operator()(const Variable& x) {
+    return Call(
+        *this, [](TiedBlock& self, const Variable& x) { return Silu(Linear(x, self.weight)); }, x);
+  }
+  Parameter weight;
+};
+
+class TiedModel : public Module {
+ public:
+  TiedModel() : second(&first.weight) {
+    RegisterModule("first", first);
+    RegisterModule("second", second);
+  }
+  Variable operator()(const Variable& x) {
+    return Call(
+        *this, [](TiedModel& self, const Variable& x) { return self.second(self.first(x)); }, x);
+  }
+  TiedBlock first;
+  TiedBlock second;
+};
+
+TEST(Tied, AWeightOfTwoBlocksGetsBothContributionsOfEveryCall) {
+  for (int ranks : {1, 2, 3}) {
+    std::vector<double> want(ShardBlock::kChannels * ShardBlock::kChannels, 0.0);
+    RunRanks(1, [&](World& world) {
+      // Without tying: two weights of equal values, whose gradients are added by hand.
+      TiedBlock first, second;
+      Initialize(first, world.device(), 1);
+      Initialize(second, world.device(), 1);
+      TiedModel model;
+      Initialize(model, world.device(), 1);
+      for (TiedBlock* block : {&first, &second}) {
+        kernels::Copy(model.first.weight.local(), block->weight.MutableLocal());
+      }
+      Tape tape;
+      const Recording on(tape);
+      for (int r = 0; r < ranks; ++r) {
+        for (uint64_t k : {0, 1}) {
+          tape.Backward(Energy(second(first(InputOf(world.device(), r, k)))));
+        }
+      }
+      for (TiedBlock* block : {&first, &second}) {
+        const std::vector<double> grad = block->weight.local_grad().ToHost<double>();
+        for (size_t i = 0; i < want.size(); ++i) want[i] += grad[i];
+      }
+    });
+    for (Order order : kOrders) {
+      SCOPED_TRACE(absl::StrCat(ranks, " ranks, order ", static_cast<int>(order)));
+      RunRanks(ranks, [&](World& world) {
+        TiedModel model;
+        if (order == Order::kInside || order == Order::kTwice) {
+          Checkpoint(model.first);
+          Checkpoint(model.second);
+        }
+        FullyShard(model, world.mesh(), {.reshard_after_forward = true});
+        if (order == Order::kOutside || order == Order::kTwice) Checkpoint(model);
+        Initialize(model, world.device(), 1);
+        Tape tape;
+        const Recording on(tape);
+        const auto loss = [&](uint64_t k) {
+          return Energy(model(InputOf(world.device(), world.rank(), k)));
+        };
+        tape.Backward(Add(loss(0), loss(1)));
+        ExpectClose(GradientsOf(model, &world.group()), {{"first.weight", want}});
+      });
+    }
+  }
+}
+
 TEST(Retained, RecordsReduceOncePerBackward) {
   for (int ranks : {1, 2}) {
     for (Order order : kOrders) {
