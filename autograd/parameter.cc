@@ -26,6 +26,7 @@ Tensor Parameter::MutableLocal() const {
     ThrowFailedPrecondition(
         absl::StrCat("parameter '", name(), "' was written before it was initialised"));
   }
+  if (state_->host != nullptr) state_->host->AwaitReaders(state_->host_index);
   ++state_->version;
   return state_->local;
 }

@@ -43,6 +43,9 @@ class ParameterHost {
   // The gradient of the local piece, or an undefined tensor when there is none.
   virtual Tensor LocalGrad(int index) const = 0;
   virtual void ClearGrad(int index) = 0;
+  // Called before the local piece of parameter `index` is written: returns when nothing reads it in
+  // the background.
+  virtual void AwaitReaders(int index) = 0;
   // Whether a backward of the host is open, so that gradients are not handed on yet.
   virtual bool InBackward(int index) const = 0;
 
@@ -98,7 +101,8 @@ class Parameter {
   // parameter is not sharded. Undefined before initialisation.
   const Tensor& local() const { return state_->local; }
   int64_t local_offset() const { return state_->local_offset; }
-  // local() for writing: raises the version, so that a backward of an older forward is refused.
+  // local() for writing: raises the version, so that a backward of an older forward is refused, and
+  // waits for a gather that was started ahead and still reads it.
   Tensor MutableLocal() const;
   // The gradient of local(), summed over all backwards (and ranks) since ClearGrad(); undefined
   // when there is none. The memory belongs to the parameter's host.

@@ -40,6 +40,7 @@ class ShardedModule final : public Interceptor,
   GradTarget TakeGradTarget(int index) override;
   Tensor LocalGrad(int index) const override { return unit_->LocalGradient(index); }
   void ClearGrad(int index) override { unit_->ClearGradient(index); }
+  void AwaitReaders(int) override { unit_->AwaitReaders(); }
   bool InBackward(int) const override { return unit_->in_backward(); }
 
   void BackwardEnter() override;
@@ -294,6 +295,24 @@ void FullyShardModule(Module& module, const Mesh& mesh, const FullyShardOptions&
 
 }  // namespace internal
 
+namespace {
+
+internal::ShardedModule& ShardedOrThrow(const Module& module, const char* op) {
+  if (internal::ShardedModule* sharded = internal::ShardedOf(module)) return *sharded;
+  ThrowInvalidArgument("the module is not a unit",
+                       {.op = op, .module_path = internal::PathOf(&module)});
+}
+
+}  // namespace
+
+void StartUnshard(Module& module) {
+  internal::ShardedModule& sharded = ShardedOrThrow(module, "StartUnshard");
+  sharded.context()->CheckUsable();
+  sharded.unit().Prefetch();
+}
+
+void Reshard(Module& module) { ShardedOrThrow(module, "Reshard").unit().Reshard(); }
+
 Unit* UnitOf(const Module& module) {
   internal::ShardedModule* sharded = internal::ShardedOf(module);
   return sharded != nullptr ? &sharded->unit() : nullptr;
@@ -320,11 +339,7 @@ struct UnitScope::State {
 };
 
 UnitScope::UnitScope(Module& module) : state_(std::make_unique<State>()) {
-  state_->sharded = internal::ShardedOf(module);
-  if (state_->sharded == nullptr) {
-    ThrowInvalidArgument("the module is not a unit",
-                         {.op = "UnitScope", .module_path = internal::PathOf(&module)});
-  }
+  state_->sharded = &ShardedOrThrow(module, "UnitScope");
   state_->sharded->context()->CheckUsable();
   state_->sharded->Enter();
   state_->scope = std::make_unique<ScopeGuard>(*state_->sharded, &module);

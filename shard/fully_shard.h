@@ -48,6 +48,18 @@ M& FullyShard(M& module, const Mesh& mesh, FullyShardOptions options = {}) {
   return module;
 }
 
+// Starts the gather of a unit's parameters before a call needs them, and returns at once: while a
+// batch is being made, say. The next call of the module, or a UnitScope, waits for it and then
+// reshards as usual; Reshard gives it back unused, and so does the end of a root's backward.
+// COLLECTIVE over the unit's ranks, in one order with their calls. Memory: the gathered parameters
+// from now on. Errors: kInvalidArgument if the module is no unit, kFailedPrecondition after a
+// failure; those of the gather come from whoever waits.
+void StartUnshard(Module& module);
+
+// Frees the gathered parameters of a unit now; nothing if they are not there or a call is open.
+// Errors: kInvalidArgument if the module is no unit.
+void Reshard(Module& module);
+
 // The unit of a module that FullyShard was applied to; null otherwise. For tests and reports.
 Unit* UnitOf(const Module& module);
 

@@ -81,6 +81,15 @@ bool Unit::Prefetch() {
   return true;
 }
 
+// Whoever uses the gather is told what it threw. After a failure the groups are aborted, so it
+// ends.
+void Unit::AwaitReaders() noexcept {
+  try {
+    gather_.Wait();
+  } catch (const Error&) {
+  }
+}
+
 void Unit::DropPrefetched() {
   if (ahead_) Reshard();
 }
@@ -317,12 +326,7 @@ Tensor Unit::HeldGradient(int i) {
 void Unit::Reshard() {
   if (!unsharded_ || open()) return;
   ahead_ = false;
-  // A gather on its way writes this memory. Whoever waits for it next is told what it threw; after
-  // a failure the groups are aborted, so it ends.
-  try {
-    gather_.Wait();
-  } catch (const Error&) {
-  }
+  AwaitReaders();  // which write what is freed, too
   for (SegmentState& segment : segments_) segment.full->Free();
   unsharded_ = false;
 }

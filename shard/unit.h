@@ -85,6 +85,8 @@ class Unit final : public StorageOwner {
   bool Prefetch();
   // Whether a gather ahead was started that no scope has used yet.
   bool ahead() const { return ahead_; }
+  // Returns when no gather reads the shard, before it is written. Errors stay with the gather.
+  void AwaitReaders() noexcept;
   // Frees what a gather ahead brought and no scope has used. No effect otherwise.
   void DropPrefetched();
 

@@ -194,6 +194,56 @@ TEST(Prefetch, EvaluationFollowsItsOwnOrder) {
   });
 }
 
+TEST(Prefetch, ByHandIsUsedByTheNextCallOrGivenBack) {
+  RunRanks(2, [](World& world) {
+    ShardModel model;
+    ShardAll(model, world.mesh(), {.prefetch = 0});
+    Initialize(model, world.device(), 1);
+    Unit* unit = UnitOf(model.block(1));
+    StartUnshard(model.block(1));
+    StartUnshard(model.block(1));  // on its way already
+    EXPECT_TRUE(unit->unsharded());
+    EXPECT_EQ(unit->gathers(), 1);
+    const Variable x = InputOf(world.device(), 0);
+    model(x, {0, 1});
+    EXPECT_EQ(unit->gathers(), 1);
+    EXPECT_FALSE(unit->unsharded());
+
+    StartUnshard(model.block(1));
+    Reshard(model.block(1));
+    EXPECT_FALSE(unit->unsharded());
+    {
+      StartUnshard(model.block(1));
+      const UnitScope scope(model.block(1));
+      EXPECT_EQ(unit->gathers(), 3);
+      Reshard(model.block(1));  // a scope is open
+      EXPECT_TRUE(unit->unsharded());
+    }
+    EXPECT_FALSE(unit->unsharded());
+
+    // What changed in between is gathered again.
+    StartUnshard(model.block(1));
+    const Parameter weight = model.block(1).up.weight();
+    unit->Reshard();
+    StartUnshard(model.block(1));
+    kernels::Fill(weight.MutableLocal(), 2.0);
+    {
+      const UnitScope scope(model.block(1));
+      EXPECT_EQ(weight.variable().value().ToHost<double>(),
+                std::vector<double>(static_cast<size_t>(weight.numel()), 2.0));
+    }
+
+    // Never used: the root's backward frees it.
+    Tape tape;
+    const Recording on(tape);
+    StartUnshard(model.block(2));
+    tape.Backward(Energy(model(x, {0})));
+    for (const Unit* u : UnitsOf(model)) EXPECT_FALSE(u->unsharded()) << u->name();
+    EXPECT_TRUE(Contains(ErrorOf([&] { StartUnshard(model.head); }), "not a unit"));
+    EXPECT_TRUE(Contains(ErrorOf([&] { Reshard(model.head); }), "not a unit"));
+  });
+}
+
 TEST(Prefetch, RefusesANegativeDepth) {
   RunRanks(1, [](World& world) {
     ShardModel model;
