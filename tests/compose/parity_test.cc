@@ -19,7 +19,7 @@ namespace {
 
 std::vector<GridCase> Covering(int ranks) {
   std::vector<GridCase> cases;
-  int k = ranks;
+  int k = 0;
   for (CheckpointOrder order :
        {CheckpointOrder::kOff, CheckpointOrder::kInside, CheckpointOrder::kOutside}) {
     for (bool reshard : {true, false}) {
@@ -27,11 +27,11 @@ std::vector<GridCase> Covering(int ranks) {
         const int policies = order == CheckpointOrder::kOff ? 1 : 2;
         for (int n = 0; n < policies; ++n, ++k) {
           cases.push_back({.ranks = ranks,
-                           .micro_batches = 1 + k % 3,
+                           .micro_batches = 1 + (k + ranks) % 3,
                            .checkpoint = order,
-                           .policy = static_cast<GridPolicy>((k + k / 3) % kGridPolicies),
+                           .policy = static_cast<GridPolicy>((k + ranks) % kGridPolicies),
                            .reshard = reshard,
-                           .prefetch = (k + k / 7) % 3,
+                           .prefetch = (k / 3 + k + 2 * ranks) % 3,
                            .calls = calls});
         }
       }
