@@ -194,6 +194,26 @@ TEST(Prefetch, EvaluationFollowsItsOwnOrder) {
   });
 }
 
+TEST(Prefetch, TheFirstGatherThatDiffersEndsItAndWhatCameForNothingIsFreed) {
+  RunRanks(2, [](World& world) {
+    ShardModel model;
+    Probe probe(model);
+    ShardAll(model, world.mesh());
+    Initialize(model, world.device(), 1);
+    const Variable x = InputOf(world.device(), 0);
+    const std::vector<std::pair<std::vector<int>, std::string>> evaluations = {
+        {{0, 1, 2}, "f0: 0, f1: 1, f2: 2"},
+        {{0, 2}, "f0: 0 1, f2: 1 2"},           // 1 came for nothing
+        {{0, 2, 1}, "f0: 0 2, f2: 2, f1: 1"},   // as the one before, and one more
+        {{1, 0, 2}, "f1: 0 1, f0: 0, f2: 2"}};  // 0 came first, then nothing is ahead
+    for (const auto& [order, seen] : evaluations) {
+      model(x, order);
+      EXPECT_EQ(probe.Take(), seen);
+      for (const Unit* unit : UnitsOf(model)) EXPECT_FALSE(unit->unsharded()) << unit->name();
+    }
+  });
+}
+
 TEST(Prefetch, ByHandIsUsedByTheNextCallOrGivenBack) {
   RunRanks(2, [](World& world) {
     ShardModel model;
