@@ -10,22 +10,41 @@ namespace sherd {
 
 // What a layout needs to know of one parameter.
 //
-// Entries of one dtype and trainable class share a segment, in the order given.
+// Entries of one dtype and trainable class share a segment.
 struct LayoutEntry {
   int64_t elems = 0;
   DType dtype = DType::kF32;
   bool trainable = true;
+  // So many elements, counted from the entry's first, never lie on two ranks: for optimizers that
+  // need whole rows or blocks (k rows of a matrix are k times its row length). The last granule of
+  // an entry may be shorter. Costs padding: see LayoutSegment::padding_bound.
+  int64_t granule = 1;
 };
 
-// Parameters of one dtype and trainable class, one after another in a flat space that is cut into
-// one equal chunk for each rank. Padding is only at the end and less than one element for each
-// rank.
+// Elements [offset, offset + elems) of a segment's flat space.
+struct LayoutRange {
+  int64_t offset = 0;
+  int64_t elems = 0;
+};
+
+// Parameters of one dtype and trainable class in a flat space that is cut into one equal chunk for
+// each rank.
 struct LayoutSegment {
   DType dtype = DType::kF32;
   bool trainable = true;
   int64_t elems = 0;        // of all its parameters
-  int64_t chunk_elems = 0;  // of each rank's chunk
+  int64_t chunk_elems = 0;  // of each rank's chunk, the same on all
+  // In the order they lie: as given when all granules are equal, else large granules first.
   std::vector<int> entries;
+  // What belongs to no parameter, in order and disjoint: gaps before entries that would have a
+  // granule on two ranks, and the end. Never part of a piece; whoever allocates fills it with
+  // zeros.
+  std::vector<LayoutRange> padding;
+  // The most elements of padding there can be for such sizes and granules. Below ranks x granule
+  // when all granules are equal and every entry is a multiple of it. Otherwise, with L the least
+  // common multiple of the granules of those entries that are longer than a chunk and G the largest
+  // granule, below ranks x (L + G), or such that a chunk is as long as the longest entry.
+  int64_t padding_bound = 0;
   // Elements of the gathered flat space: chunks of all ranks, padding included.
   int64_t padded_elems(int ranks) const { return chunk_elems * ranks; }
 };
@@ -46,18 +65,20 @@ struct LayoutPiece {
 // themselves and a reduce-scatter reads their gradients as they lie: nothing is copied in or out.
 class Layout {
  public:
-  // Errors: kInvalidArgument for ranks < 1 or a negative count.
+  // Cost: in the entries, n log n; independent of the ranks.
+  // Errors: kInvalidArgument for ranks < 1, a negative count, a granule < 1, or if a flat space
+  //   has more bytes than an int64 counts.
   Layout(std::span<const LayoutEntry> entries, int ranks);
 
   // As given: how many chunks each segment has, and how many parameters there are.
   int ranks() const { return ranks_; }
   int entries() const { return static_cast<int>(places_.size()); }
   const std::vector<LayoutSegment>& segments() const { return segments_; }
-  // The segment of an entry, and the element where it starts there.
+  // The segment of an entry, and the element where it starts there; all of it lies in one stretch.
   int segment_of(int entry) const { return places_[static_cast<size_t>(entry)].segment; }
   int64_t offset_of(int entry) const { return places_[static_cast<size_t>(entry)].offset; }
-  // The part of an entry that `rank` owns. Over all ranks the pieces of an entry cover it exactly
-  // once.
+  // The part of an entry that `rank` owns: whole granules. Over all ranks the pieces of an entry
+  // cover it exactly once.
   LayoutPiece PieceOf(int entry, int rank) const;
 
   // Bytes of one rank's chunks, and of the whole flat spaces, of all segments.
@@ -72,6 +93,9 @@ class Layout {
     int64_t offset = 0;
     int64_t elems = 0;
   };
+  // Orders, places and pads the entries of a segment.
+  void Arrange(LayoutSegment& segment, std::span<const LayoutEntry> entries);
+
   int ranks_;
   std::vector<Place> places_;
   std::vector<LayoutSegment> segments_;
