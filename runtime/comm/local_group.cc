@@ -55,6 +55,9 @@ class LocalGroup final : public ProcessGroup {
   std::unique_ptr<ProcessGroup> DoFork(std::string name) override {
     return std::make_unique<LocalGroup>(name, abort_);
   }
+  std::unique_ptr<ProcessGroup> DoSplit(std::string name, std::span<const int>) override {
+    return std::make_unique<LocalGroup>(name, abort_);
+  }
 
  private:
   std::shared_ptr<AbortState> abort_;

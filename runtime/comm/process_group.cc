@@ -1,9 +1,11 @@
 #include "sherd/runtime/comm/process_group.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace sherd {
 namespace {
@@ -155,6 +157,24 @@ void ProcessGroup::Barrier(ErrorContext context) {
 
 std::unique_ptr<ProcessGroup> ProcessGroup::Fork(std::string name) {
   return DoFork(std::move(name));
+}
+
+std::unique_ptr<ProcessGroup> ProcessGroup::Split(std::string name, std::span<const int> ranks) {
+  const ErrorContext context{.op = "split"};
+  const std::string list = absl::StrCat("'", name, "' of ranks [", absl::StrJoin(ranks, ", "), "]");
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] < 0 || ranks[i] >= size_) {
+      ThrowInvalidArgument(absl::StrCat(list, ": ", description_, " has no rank ", ranks[i]),
+                           context);
+    }
+    if (i > 0 && ranks[i] <= ranks[i - 1]) {
+      ThrowInvalidArgument(absl::StrCat(list, " is not in ascending order"), context);
+    }
+  }
+  if (std::find(ranks.begin(), ranks.end(), rank_) == ranks.end()) {
+    ThrowInvalidArgument(absl::StrCat(list, " leaves out this rank, ", rank_), context);
+  }
+  return DoSplit(std::move(name), ranks);
 }
 
 }  // namespace sherd

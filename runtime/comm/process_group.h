@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -92,12 +93,27 @@ class ProcessGroup {
   // Returns another channel between the same ranks, with calls counted apart from this group's, so
   // that collectives of the two may run at once on two threads. `name` appears in messages.
   //
-  // COLLECTIVE in that every rank forks in the same order; nothing is sent. Forks share connections
-  // and failure: an error or Abort of one ends all. A fork may outlive the group it came from.
+  // COLLECTIVE in that every rank forks and splits this group in the same order; nothing is sent.
+  // Forks share connections and failure: an error or Abort of one ends all. A fork may outlive the
+  // group it came from.
   std::unique_ptr<ProcessGroup> Fork(std::string name);
 
-  // Ends this group and its forks: collectives that wait or come later throw kAborted on this rank
-  // at once, and on the peers within about a second, with this rank and the text of `why`.
+  // Returns the group of `ranks` of this one, which this rank is among; rank i there is ranks[i]
+  // here. `name` appears in messages. A list of one rank gives a group that sends nothing.
+  //
+  // COLLECTIVE over all ranks of this group, each with the list it is in: the lists are the parts
+  // this group is cut into. Parts share connections and failure with this group as forks do: an
+  // error or Abort in one ends all, and so does the loss of a rank that is in none of one's own. A
+  // part may outlive the group it came from.
+  // Cost: one small exchange between all ranks, in which they compare their lists.
+  // Errors (thrown): kInvalidArgument when `ranks` is not ascending, leaves this rank out or names
+  //   a rank that does not exist; kFailedPrecondition on all ranks when a list has a rank whose own
+  //   list is another, naming that rank; those of a collective.
+  std::unique_ptr<ProcessGroup> Split(std::string name, std::span<const int> ranks);
+
+  // Ends this group, its forks and its parts: collectives that wait or come later throw kAborted on
+  // this rank at once, and on the peers within about a second, with this rank and the text of
+  // `why`.
   //
   // The first reason stays; later calls have no effect. Threads: safe. Errors: never throws.
   virtual void Abort(const absl::Status& why) noexcept = 0;
@@ -113,6 +129,7 @@ class ProcessGroup {
   virtual void DoBroadcast(const CollectiveCall& call, void* data) = 0;
   virtual void DoBarrier(const CollectiveCall& call) = 0;
   virtual std::unique_ptr<ProcessGroup> DoFork(std::string name) = 0;
+  virtual std::unique_ptr<ProcessGroup> DoSplit(std::string name, std::span<const int> ranks) = 0;
 
  private:
   template <typename Body>

@@ -2,48 +2,19 @@
 
 #include <utility>
 
+#include "sherd/runtime/comm/forwarding_group.h"
+
 namespace sherd {
 namespace {
 
-class RecordingGroup final : public ProcessGroup {
+class RecordingGroup final : public ForwardingGroup {
  public:
   RecordingGroup(std::shared_ptr<ProcessGroup> inner, std::shared_ptr<CollectiveLog> log,
                  std::string name)
-      : ProcessGroup(inner->rank(), inner->size(), inner->description()),
-        inner_(std::move(inner)),
-        log_(std::move(log)),
-        name_(std::move(name)) {}
-
-  void Abort(const absl::Status& why) noexcept override { inner_->Abort(why); }
+      : ForwardingGroup(std::move(inner)), log_(std::move(log)), name_(std::move(name)) {}
 
  protected:
-  void DoAllGather(const CollectiveCall& call, const void* shard, void* full) override {
-    Note(call);
-    inner_->AllGather(shard, full, call.bytes, call.context);
-  }
-  void DoReduceScatter(const CollectiveCall& call, const void* full, void* shard) override {
-    Note(call);
-    inner_->ReduceScatter(full, shard, call.bytes / SizeOf(call.dtype), call.dtype, call.add,
-                          call.context);
-  }
-  void DoAllReduce(const CollectiveCall& call, void* data) override {
-    Note(call);
-    inner_->AllReduce(data, call.bytes / SizeOf(call.dtype), call.dtype, call.context);
-  }
-  void DoBroadcast(const CollectiveCall& call, void* data) override {
-    Note(call);
-    inner_->Broadcast(data, call.bytes, call.root, call.context);
-  }
-  void DoBarrier(const CollectiveCall& call) override {
-    Note(call);
-    inner_->Barrier(call.context);
-  }
-  std::unique_ptr<ProcessGroup> DoFork(std::string name) override {
-    return std::make_unique<RecordingGroup>(inner_->Fork(name), log_, name);
-  }
-
- private:
-  void Note(const CollectiveCall& call) {
+  void Before(const CollectiveCall& call) override {
     log_->Append({.op = call.op,
                   .bytes = call.bytes,
                   .dtype = call.dtype,
@@ -51,8 +22,13 @@ class RecordingGroup final : public ProcessGroup {
                   .group = name_,
                   .module_path = call.context.module_path});
   }
+  std::unique_ptr<ProcessGroup> Wrap(std::unique_ptr<ProcessGroup> inner,
+                                     const std::string& name) override {
+    std::string path = name_.empty() ? name : name_ + "/" + name;
+    return std::make_unique<RecordingGroup>(std::move(inner), log_, std::move(path));
+  }
 
-  const std::shared_ptr<ProcessGroup> inner_;
+ private:
   const std::shared_ptr<CollectiveLog> log_;
   const std::string name_;
 };

@@ -15,8 +15,10 @@ struct CollectiveRecord {
   CollectiveOp op = CollectiveOp::kBarrier;
   int64_t bytes = 0;  // see CollectiveCall
   DType dtype = DType::kF32;
-  uint64_t sequence = 0;    // within its group
-  std::string group;        // "" for the group that was wrapped, a fork's name for forks
+  uint64_t sequence = 0;  // within its group
+  // "" for the group that was wrapped; for forks and splits their name, behind the name of the
+  // fork or split they came from: "replicate/reduce".
+  std::string group;
   std::string module_path;  // of the caller's ErrorContext
 };
 
@@ -41,8 +43,8 @@ class CollectiveLog {
   std::vector<CollectiveRecord> records_;
 };
 
-// Wraps `inner` so that every collective is written to `log` when it begins; forks write to the
-// same log. Changes nothing else. Ownership: shares both.
+// Wraps `inner` so that every collective is written to `log` when it begins; forks and
+// splits write to the same log. Changes nothing else. Ownership: shares both.
 std::unique_ptr<ProcessGroup> MakeRecordingGroup(std::shared_ptr<ProcessGroup> inner,
                                                  std::shared_ptr<CollectiveLog> log);
 

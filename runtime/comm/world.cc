@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <exception>
+#include <map>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -18,6 +20,7 @@ struct World::State {
   std::shared_ptr<Store> store;
   std::shared_ptr<ProcessGroup> group;
   Mesh mesh;  // one for all callers: its copies share what the shard layer keeps in its slot
+  std::map<int, Mesh> meshes;  // of two axes, by shard_size
   bool finished = false;
   int exceptions = std::uncaught_exceptions();
 
@@ -46,6 +49,28 @@ Mesh World::mesh() const {
     state_->mesh = Mesh(state_->group, state_->store, state_->device, state_->log);
   }
   return state_->mesh;
+}
+
+Mesh World::MakeMesh(int shard_size) const {
+  if (shard_size < 1 || size() % shard_size != 0) {
+    ThrowInvalidArgument(absl::StrCat("shard_size is ", shard_size, ", which does not divide the ",
+                                      size(), " ranks"),
+                         {.op = "make_mesh"});
+  }
+  if (shard_size == size()) return mesh();
+  Mesh& mesh = state_->meshes[shard_size];
+  if (mesh.defined()) return mesh;
+  std::vector<int> shard;
+  std::vector<int> replicate;
+  for (int r = 0; r < size(); ++r) {
+    if (r / shard_size == rank() / shard_size) shard.push_back(r);
+    if (r % shard_size == rank() % shard_size) replicate.push_back(r);
+  }
+  MeshGroups groups{.all = state_->group,
+                    .shard = state_->group->Split("shard", shard),
+                    .replicate = state_->group->Split("replicate", replicate)};
+  mesh = Mesh(std::move(groups), state_->store, state_->device, state_->log);
+  return mesh;
 }
 
 absl::StatusOr<World> World::FromEnvironment(WorldOptions options) {

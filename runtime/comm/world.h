@@ -78,6 +78,13 @@ class World {
   const LogSink& log() const;
   // All ranks on the shard axis.
   Mesh mesh() const;
+  // Copies of the parameters, each cut over `shard_size` ranks: ranks with equal
+  // rank / shard_size form a shard group, ranks with equal rank % shard_size a replicate group.
+  // With shard_size == size() this is mesh(). The same mesh for all callers, as mesh() is.
+  //
+  // COLLECTIVE. Cost: two splits the first time.
+  // Errors (thrown): kInvalidArgument unless shard_size divides size(); those of a collective.
+  Mesh MakeMesh(int shard_size) const;
 
   // Waits for every rank, then leaves. Afterwards the group refuses collectives. No effect the
   // second time.

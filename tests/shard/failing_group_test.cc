@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "sherd/runtime/comm/forwarding_group.h"
 #include "tests/shard/model.h"
 
 namespace sherd::testing {
@@ -24,43 +25,23 @@ struct Plan {
   int steps = 3;
 };
 
-class FailingGroup final : public ProcessGroup {
+class FailingGroup final : public ForwardingGroup {
  public:
   FailingGroup(std::shared_ptr<ProcessGroup> inner, Plan plan,
                std::shared_ptr<std::atomic<int>> calls)
-      : ProcessGroup(inner->rank(), inner->size(), inner->description()),
-        inner_(std::move(inner)),
-        plan_(plan),
-        calls_(std::move(calls)) {}
-  void Abort(const absl::Status& why) noexcept override { inner_->Abort(why); }
+      : ForwardingGroup(std::move(inner)), plan_(plan), calls_(std::move(calls)) {}
 
  protected:
-  void DoAllGather(const CollectiveCall& call, const void* shard, void* full) override {
-    Count(call);
-    inner_->AllGather(shard, full, call.bytes, call.context);
-  }
-  void DoReduceScatter(const CollectiveCall& call, const void* full, void* shard) override {
-    Count(call);
-    inner_->ReduceScatter(full, shard, call.bytes / SizeOf(call.dtype), call.dtype, call.add,
-                          call.context);
-  }
-  void DoAllReduce(const CollectiveCall& call, void* data) override {
-    inner_->AllReduce(data, call.bytes / SizeOf(call.dtype), call.dtype, call.context);
-  }
-  void DoBroadcast(const CollectiveCall& call, void* data) override {
-    inner_->Broadcast(data, call.bytes, call.root, call.context);
-  }
-  void DoBarrier(const CollectiveCall& call) override { inner_->Barrier(call.context); }
-  std::unique_ptr<ProcessGroup> DoFork(std::string name) override {
-    return std::make_unique<FailingGroup>(inner_->Fork(std::move(name)), plan_, calls_);
-  }
-
- private:
-  void Count(const CollectiveCall& call) {
+  void Before(const CollectiveCall& call) override {
     if (rank() != 0 || call.op != plan_.op || ++*calls_ != plan_.n) return;
     ThrowError(Error(absl::StatusCode::kResourceExhausted, "injected"));
   }
-  const std::shared_ptr<ProcessGroup> inner_;
+  std::unique_ptr<ProcessGroup> Wrap(std::unique_ptr<ProcessGroup> inner,
+                                     const std::string&) override {
+    return std::make_unique<FailingGroup>(std::move(inner), plan_, calls_);
+  }
+
+ private:
   const Plan plan_;
   const std::shared_ptr<std::atomic<int>> calls_;
 };

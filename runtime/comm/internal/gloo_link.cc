@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,11 +10,12 @@
 #include "gloo/transport/tcp/device.h"
 #include "sherd/runtime/base/thread.h"
 #include "sherd/runtime/comm/internal/arrival.h"
+#include "sherd/runtime/core/random.h"
 
 namespace sherd::internal {
 namespace {
 
-constexpr uint64_t kSentinelSlot = uint64_t{0x5E} << 56;
+constexpr uint64_t kSentinelSlot = static_cast<uint64_t>(WireKind::kSentinel) << 56;
 
 // Our Store as Gloo wants to see one. Gloo expects exceptions.
 class StoreAdapter final : public gloo::rendezvous::Store {
@@ -127,18 +129,41 @@ std::unique_ptr<gloo::transport::UnboundBuffer> GlooLink::NewBuffer(void* data, 
   return context_->createUnboundBuffer(data, static_cast<size_t>(bytes));
 }
 
-Channel& GlooLink::OpenChannel(std::string name) {
+Channel& GlooLink::OpenWorld() {
+  std::vector<int> all(static_cast<size_t>(size_));
+  std::iota(all.begin(), all.end(), 0);
+  return Open("world", /*id=*/0, std::move(all));
+}
+
+Channel& GlooLink::OpenChannel(Channel& parent, std::string name, std::vector<int> members) {
+  uint64_t id = 0;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    id = Mix64(parent.id, ++parent.children) >> (64 - kChannelBits);
+  }
+  if (parent.id != 0) name = absl::StrCat(parent.name, "/", name);
+  return Open(std::move(name), id, std::move(members));
+}
+
+Channel& GlooLink::Open(std::string name, uint64_t id, std::vector<int> members) {
   Channel* channel = nullptr;
   {
     std::lock_guard<std::mutex> lock(mutex_);
+    for (const Channel& other : channels_) {
+      SHERD_CHECK(other.id != id, absl::StrCat("'", name, "' and '", other.name, "' have one id"));
+    }
     channel = &channels_.emplace_back();
-    channel->index = channels_.size() - 1;
+    channel->id = id;
   }
   channel->name = std::move(name);
-  channel->received.resize(static_cast<size_t>(size_));
+  channel->rank =
+      static_cast<int>(std::lower_bound(members.begin(), members.end(), rank_) - members.begin());
+  channel->members = std::move(members);
+  channel->received.resize(channel->members.size());
   channel->send_header = std::make_unique<WireBuffer>(*this, &channel->sent, sizeof(CallHeader));
   channel->receive_header = std::make_unique<WireBuffer>(
-      *this, channel->received.data(), static_cast<int64_t>(size_ * sizeof(CallHeader)));
+      *this, channel->received.data(),
+      static_cast<int64_t>(channel->received.size() * sizeof(CallHeader)));
   SigpipeGuard sigpipe;
   PostHeaders(*channel);
   return *channel;
@@ -148,10 +173,10 @@ void GlooLink::PostHeaders(Channel& channel) {
   constexpr int64_t kBytes = sizeof(CallHeader);
   std::fill(channel.received.begin(), channel.received.end(), CallHeader{});
   try {
-    for (int peer = 0; peer < size_; ++peer) {
-      if (peer == rank_) continue;
-      channel.receive_header->Receive(peer, WireSlot(WireKind::kHeader, channel), peer * kBytes,
-                                      kBytes);
+    for (size_t i = 0; i < channel.members.size(); ++i) {
+      if (channel.members[i] == rank_) continue;
+      channel.receive_header->Receive(channel.members[i], WireSlot(WireKind::kHeader, channel),
+                                      static_cast<int64_t>(i) * kBytes, kBytes);
     }
   } catch (const Interrupted& broken) {
     channel.posting_failed = broken.text;
@@ -227,9 +252,9 @@ std::string GlooLink::MissingRanks(Channel& channel) {
   // Without its buffer nothing writes into `received` any more.
   channel.receive_header.reset();
   std::set<int> missing;
-  for (int peer = 0; peer < size_; ++peer) {
-    if (peer != rank_ && channel.received[static_cast<size_t>(peer)].magic == 0) {
-      missing.insert(peer);
+  for (size_t i = 0; i < channel.members.size(); ++i) {
+    if (channel.members[i] != rank_ && channel.received[i].magic == 0) {
+      missing.insert(channel.members[i]);
     }
   }
   return absl::StrCat(RankList(missing), " of ", size_, " did not call it");
@@ -240,9 +265,11 @@ void GlooLink::Explain(Channel& channel, const CollectiveCall& call, const Inter
   if (failure_.ok() && channel.expired) {
     lock.unlock();
     const std::string missing = MissingRanks(channel);
+    CollectiveCall named = call;
+    if (call.root >= 0) named.root = channel.members[static_cast<size_t>(call.root)];
     lock.lock();
     FailLocked(absl::DeadlineExceededError(absl::StrCat(
-                   call.ToString(), " on '", channel.name, "' timed out on rank ", rank_, ": ",
+                   named.ToString(), " on '", channel.name, "' timed out on rank ", rank_, ": ",
                    missing, " within ", absl::FormatDuration(options_.timeout))),
                /*publish=*/true);
   }

@@ -20,7 +20,7 @@
 
 namespace sherd::internal {
 
-// The connections of one rank to its peers, and their fate, shared by a group and its forks.
+// The connections of one rank to its peers, and their fate, shared by a group, its forks and parts.
 //
 // [Note: one place decides why a link failed] A collective that is interrupted asks Explain, which
 // waits for the watchdog to find the reason. The watchdog looks, in this order, for a reason that a
@@ -28,7 +28,7 @@ namespace sherd::internal {
 // never completes), and for peers that left in order. What it finds first is published for the
 // others, every waiting transfer is aborted, and only then are connections closed: a peer that sees
 // ours break finds the reason in the store.
-// Threads: safe, but for OpenChannel, which every rank calls in the same order.
+// Threads: safe, but for OpenChannel of one parent, which its members call in the same order.
 class GlooLink {
  public:
   static absl::StatusOr<std::shared_ptr<GlooLink>> Connect(std::shared_ptr<Store> store, int rank,
@@ -39,8 +39,12 @@ class GlooLink {
   int size() const { return size_; }
   const GlooOptions& options() const { return options_; }
 
-  // Adds a fork. Ownership: lives as long as the link.
-  Channel& OpenChannel(std::string name);
+  // The channel of all ranks; called once, first.
+  Channel& OpenWorld();
+  // Adds a channel between `members`, ranks of the link that are members of `parent`, this one
+  // among them. Channels of one parent are opened in the same order by all its members.
+  // Ownership: lives as long as the link.
+  Channel& OpenChannel(Channel& parent, std::string name, std::vector<int> members);
   // Posts the receives for the next call's headers. Never throws: a failure shows at that call.
   void PostHeaders(Channel& channel);
 
@@ -65,6 +69,7 @@ class GlooLink {
   GlooLink(std::shared_ptr<Store> store, int rank, int size, const GlooOptions& options);
   absl::Status ConnectMesh();
   void PostSentinels();
+  Channel& Open(std::string name, uint64_t id, std::vector<int> members);
 
   void Register(gloo::transport::UnboundBuffer* buffer);
   void Unregister(gloo::transport::UnboundBuffer* buffer);

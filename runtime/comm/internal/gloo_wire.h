@@ -73,12 +73,17 @@ class WireBuffer {
   std::unique_ptr<gloo::transport::UnboundBuffer> buffer_;
 };
 
-// One of the forks: its headers, and what its running collective waits for.
+// One group, fork or part: its members, its headers, and what its running collective waits for.
 struct Channel {
-  std::string name;
-  uint64_t index = 0;
+  std::string name;  // of a fork's fork, the path: "replicate/reduce"
+  // The same on all members, whatever other channels each of them has: made from the way from the
+  // first channel to this one, each step the number of a fork or split of its parent.
+  uint64_t id = 0;
+  std::vector<int> members;  // their ranks on the link, ascending; the place is the group's rank
+  int rank = 0;              // of ours among them
+  uint64_t children = 0;     // forks and splits so far; guarded by the link's mutex
   CallHeader sent;
-  std::vector<CallHeader> received;  // per rank; receives for the next call are posted ahead
+  std::vector<CallHeader> received;  // per member; receives for the next call are posted ahead
   std::unique_ptr<WireBuffer> send_header;
   std::unique_ptr<WireBuffer> receive_header;
   std::string posting_failed;  // why the next call cannot work
@@ -89,17 +94,20 @@ struct Channel {
   std::chrono::steady_clock::time_point deadline;
 
   bool agreed = false;               // all headers of the running call are here
-  std::atomic<int> waiting_for{-1};  // the rank whose data the payload phase waits for
+  std::atomic<int> waiting_for{-1};  // the link's rank whose data the payload waits for
 };
 
 // What a message is; part of its slot, Gloo's name for what matches a send with a receive.
-enum class WireKind : uint64_t { kHeader = 1, kReduce = 2, kSpread = 3 };
+enum class WireKind : uint64_t { kSentinel = 0x50, kHeader, kReduce, kSpread };
+
+// Bits of a slot that tell channels apart.
+inline constexpr int kChannelBits = 40;
 
 // The slot of piece `piece` of a message. Slots may come again within a collective, 65536 pieces
 // later: a pair's messages of one slot are matched in order.
 inline uint64_t WireSlot(WireKind kind, const Channel& channel, int64_t piece = 0) {
-  return uint64_t{0x5E} << 56 | static_cast<uint64_t>(kind) << 32 |
-         (static_cast<uint64_t>(piece) & 0xFFFF) << 16 | channel.index;
+  return static_cast<uint64_t>(kind) << 56 |
+         (static_cast<uint64_t>(piece) & 0xFFFF) << kChannelBits | channel.id;
 }
 
 }  // namespace sherd::internal
