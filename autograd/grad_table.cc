@@ -69,7 +69,7 @@ GradTarget GradTable::Target(Ident& ident, DType dtype, const Shape& shape, cons
 void GradTable::Accumulate(Ident& ident, Tensor gradient) {
   if (ident.is_parameter) {
     const GradTarget target = TakeParameterGrad(static_cast<ParameterState&>(ident));
-    kernels::Copy(gradient, target.tensor, target.write);
+    kernels::Cast(gradient, target.tensor, target.write);
     return;
   }
   if (!gradient.is_contiguous()) gradient = CopyOf(gradient);

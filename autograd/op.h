@@ -76,6 +76,14 @@ struct OpForward {
   std::span<const int64_t> row_samples;
 };
 
+// Which dtypes an op can write a gradient in. The gradient of a parameter may be kept in another
+// dtype than the value the op has read: in f32 where the parameter is gathered in 16 bits.
+enum class GradDType : uint8_t {
+  kOfInput,  // the input's own
+  kWide,     // that, or f32 where the input has 16 bits
+  kAnyFloat  // any
+};
+
 // What the backward of one recorded op sees.
 class OpBackward {
  public:
@@ -99,9 +107,14 @@ class OpBackward {
   bool same(int i, int j) const;
   // The buffer for the gradient of input i, with what to do to it. Call it once per contribution,
   // and write that before asking for another target of the same variable.
-  GradTarget target(int i);
-  // Hands over a finished contribution. The tensor may be shared with others: whoever adds to it
-  // later takes a copy first.
+  //
+  // Its dtype is one that `accepts` names. Where the gradient is kept in such a dtype, this is the
+  // very memory it is kept in, and nothing is rounded but by the op; else it is a buffer that is
+  // cast and added to that memory once, before the next contribution and when the op returns.
+  // Cost: the buffer has the size of the input and exists only where dtypes differ.
+  GradTarget target(int i, GradDType accepts = GradDType::kOfInput);
+  // Hands over a finished contribution, of the input's dtype. The tensor may be shared with others:
+  // whoever adds to it later takes a copy first.
   void Pass(int i, Tensor gradient);
 
   // Whether the record is kept for another backward, so that nothing may be used up.
@@ -113,10 +126,19 @@ class OpBackward {
   friend class internal::Walk;
   OpBackward(internal::Walk& walk, internal::Node& node, std::span<Tensor> grads)
       : walk_(walk), node_(node), grads_(grads) {}
+  // What an op writes in place of a buffer of a dtype it does not accept.
+  struct Staged {
+    const internal::Ident* ident = nullptr;
+    Tensor written;
+    GradTarget kept;
+  };
   const Tensor& Saved(size_t place, const char* what) const;
+  // Adds what was staged for `ident`, or for all if null, to where it is kept.
+  void Settle(const internal::Ident* ident);
   internal::Walk& walk_;
   internal::Node& node_;
   std::span<Tensor> grads_;
+  absl::InlinedVector<Staged, 1> staged_;
 };
 
 // A differentiable function. Public: embedders write their own and check them with gradcheck.

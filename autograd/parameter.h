@@ -38,7 +38,8 @@ class ParameterHost {
   // Called before a recorded op reads parameter `index`. Errors: kFailedPrecondition if no scope of
   // the host is open, naming the parameter.
   virtual void CheckRead(int index) const = 0;
-  // Where the next contribution to the gradient of parameter `index` goes.
+  // Where the next contribution to the gradient of parameter `index` goes: a tensor of the full
+  // shape, of any float dtype. What is written in another one is cast before it is added.
   virtual GradTarget TakeGradTarget(int index) = 0;
   // The gradient of the local piece, or an undefined tensor when there is none.
   virtual Tensor LocalGrad(int index) const = 0;

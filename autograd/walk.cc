@@ -6,6 +6,7 @@
 #include "sherd/autograd/internal/hooks.h"
 #include "sherd/autograd/internal/tape_impl.h"
 #include "sherd/runtime/base/error.h"
+#include "sherd/runtime/kernels/elementwise.h"
 
 namespace sherd {
 namespace internal {
@@ -149,6 +150,7 @@ void Walk::RunNode(Node& node) {
     CheckVersions(node);
     OpBackward backward(*this, node, std::span<Tensor>(grads.data(), grads.size()));
     node.op->Backward(backward);
+    backward.Settle(nullptr);
   } catch (const Error& error) {
     throw error.With({.op = absl::StrCat("backward of ", std::string(node.name)),
                       .module_path = PathOf(node.module),
@@ -200,11 +202,32 @@ bool OpBackward::same(int i, int j) const {
   return needs(i) && node_.inputs[At(i)] == node_.inputs[At(j)];
 }
 bool OpBackward::retain() const { return walk_.retain(); }
-GradTarget OpBackward::target(int i) {
+GradTarget OpBackward::target(int i, GradDType accepts) {
   const TensorSpec& spec = node_.input_specs[At(i)];
-  return walk_.table().Target(*node_.inputs[At(i)], spec.dtype, spec.shape, node_.device);
+  internal::Ident& ident = *node_.inputs[At(i)];
+  Settle(&ident);
+  GradTarget kept = walk_.table().Target(ident, spec.dtype, spec.shape, node_.device);
+  const DType widest = accepts == GradDType::kOfInput ? spec.dtype : ComputeDTypeOf(spec.dtype);
+  const DType given = kept.tensor.dtype();
+  if (given == spec.dtype || given == widest || accepts == GradDType::kAnyFloat) return kept;
+  const Tensor written =
+      Tensor::Empty(node_.device, widest, spec.shape, MemoryCategory::kWorkspace);
+  staged_.push_back({&ident, written, std::move(kept)});
+  return {written, kernels::Write::kOverwrite};
+}
+void OpBackward::Settle(const internal::Ident* ident) {
+  for (size_t k = 0; k < staged_.size();) {
+    if (ident != nullptr && staged_[k].ident != ident) {
+      ++k;
+      continue;
+    }
+    const Staged staged = std::move(staged_[k]);
+    staged_.erase(staged_.begin() + static_cast<std::ptrdiff_t>(k));
+    kernels::Cast(staged.written, staged.kept.tensor, staged.kept.write);
+  }
 }
 void OpBackward::Pass(int i, Tensor gradient) {
+  Settle(node_.inputs[At(i)].get());
   walk_.table().Accumulate(*node_.inputs[At(i)], std::move(gradient));
 }
 

@@ -21,9 +21,11 @@ class GradTable {
   GradTable& operator=(const GradTable&) = delete;
   ~GradTable() { Clear(); }
 
-  // A buffer to write the next contribution to.
+  // A buffer to write the next contribution to. Of a parameter, it has the dtype its gradient is
+  // kept in, whatever `dtype` says.
   GradTarget Target(Ident& ident, DType dtype, const Shape& shape, const Device& device);
-  // Takes a finished contribution; shares its memory when it is the first.
+  // Takes a finished contribution; shares its memory when it is the first. Of a parameter, it is
+  // cast to the dtype the gradient is kept in.
   void Accumulate(Ident& ident, Tensor gradient);
   // Removes and returns; undefined if nothing arrived.
   Tensor Take(Ident& ident);

@@ -120,9 +120,9 @@ class LinearCrossEntropyOp final : public Op {
       to_hidden = apart ? GradTarget{Tensor::Empty(hidden.device(), StatisticsOf(hidden.dtype()),
                                                    hidden.shape(), MemoryCategory::kWorkspace),
                                      Write::kOverwrite}
-                        : b.target(0);
+                        : b.target(0, GradDType::kWide);
     }
-    if (b.needs(1)) to_weight = b.target(1);
+    if (b.needs(1)) to_weight = b.target(1, GradDType::kWide);
     ForEachChunk(hidden, weight, [&](const Tensor& logits, const Tensor& rows, int64_t first) {
       pieces.Backward(logits, first, b.inner(0), scale, logits);
       if (b.needs(1)) {
@@ -135,7 +135,7 @@ class LinearCrossEntropyOp final : public Op {
       }
     });
     if (b.needs(0) && apart) {
-      const GradTarget target = b.target(0);
+      const GradTarget target = b.target(0, GradDType::kAnyFloat);
       kernels::Cast(to_hidden.tensor.Reshape(target.tensor.shape()), target.tensor, target.write);
     }
   }

@@ -34,7 +34,7 @@ class TakeTokensOp final : public Op {
     kernels::Embedding(f.inputs[1], Merged(kernels::PackRows(f.inputs[0])), f.outputs[0]);
   }
   void Backward(OpBackward& b) const override {
-    const GradTarget target = b.target(0);
+    const GradTarget target = b.target(0, GradDType::kWide);
     kernels::EmbeddingBackward(b.grad(), b.input(1), Merged(target.tensor), target.write);
   }
 

@@ -9,7 +9,6 @@
 namespace sherd {
 namespace {
 
-using internal::Contribute;
 using internal::ContributeSum;
 using kernels::Arithmetic;
 
@@ -33,9 +32,9 @@ Tensor Widened(const Tensor& x) {
   return wide;
 }
 
-// a op b in the dtype and the shape of a.
+// a op b in the shape of a, in what products of gradients are computed in.
 Tensor Combine(Arithmetic op, const Tensor& a, const Tensor& b) {
-  const Tensor out = Tensor::Empty(a.device(), a.dtype(), a.shape());
+  const Tensor out = Tensor::Empty(a.device(), ComputeDTypeOf(a.dtype()), a.shape());
   kernels::Broadcast(op, a, b, out);
   return out;
 }
@@ -90,11 +89,10 @@ class MulOp final : public Op {
       if (!b.needs(i)) continue;
       const Tensor& other = b.input(1 - i);
       if (b.input_spec(i).shape == b.grad().shape()) {
-        Contribute(b, i, [&](const Tensor& to, kernels::Write write) {
-          kernels::Broadcast(Arithmetic::kMul, b.grad(), other, to, write);
-        });
+        const GradTarget to = b.target(i, GradDType::kWide);
+        kernels::Broadcast(Arithmetic::kMul, b.grad(), other, to.tensor, to.write);
       } else {
-        ContributeSum(b, i, Combine(Arithmetic::kMul, Widened(b.grad()), Widened(other)));
+        ContributeSum(b, i, Combine(Arithmetic::kMul, b.grad(), other));
       }
     }
   }
@@ -114,15 +112,14 @@ class DivOp final : public Op {
   // g / b, and -g a / b^2.
   void Backward(OpBackward& b) const override {
     if (b.needs(0) && b.input_spec(0).shape == b.grad().shape()) {
-      Contribute(b, 0, [&](const Tensor& to, kernels::Write write) {
-        kernels::Broadcast(Arithmetic::kDiv, b.grad(), b.input(1), to, write);
-      });
+      const GradTarget to = b.target(0, GradDType::kWide);
+      kernels::Broadcast(Arithmetic::kDiv, b.grad(), b.input(1), to.tensor, to.write);
     } else if (b.needs(0)) {
-      ContributeSum(b, 0, Combine(Arithmetic::kDiv, Widened(b.grad()), Widened(b.input(1))));
+      ContributeSum(b, 0, Combine(Arithmetic::kDiv, b.grad(), b.input(1)));
     }
     if (!b.needs(1)) return;
     const Tensor divisor = Widened(b.input(1));
-    const Tensor grad = Combine(Arithmetic::kDiv, Widened(b.grad()), divisor);
+    const Tensor grad = Combine(Arithmetic::kDiv, b.grad(), b.input(1));
     kernels::Broadcast(Arithmetic::kMul, grad, Widened(b.input(0)), grad);
     kernels::Broadcast(Arithmetic::kDiv, grad, divisor, grad);
     ContributeSum(b, 1, grad, -1.0);
@@ -143,9 +140,8 @@ class PowOp final : public Op {
     kernels::Power(f.inputs[0], exponent_, f.outputs[0]);
   }
   void Backward(OpBackward& b) const override {
-    Contribute(b, 0, [&](const Tensor& to, kernels::Write write) {
-      kernels::PowerBackward(b.grad(), b.input(0), exponent_, to, write);
-    });
+    const GradTarget to = b.target(0);
+    kernels::PowerBackward(b.grad(), b.input(0), exponent_, to.tensor, to.write);
   }
 
  private:

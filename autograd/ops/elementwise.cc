@@ -98,7 +98,7 @@ class CastOp final : public Op {
   }
   void Forward(OpForward& f) const override { kernels::Cast(f.inputs[0], f.outputs[0]); }
   void Backward(OpBackward& b) const override {
-    const GradTarget target = b.target(0);
+    const GradTarget target = b.target(0, GradDType::kAnyFloat);
     kernels::Cast(b.grad(), target.tensor, target.write);
   }
 

@@ -14,7 +14,6 @@
 namespace sherd {
 namespace {
 
-using internal::Contribute;
 using internal::DimOf;
 
 bool IsInteger(const Tensor& x) { return x.dtype() == DType::kI32 || x.dtype() == DType::kI64; }
@@ -56,9 +55,8 @@ class IndexSelectOp final : public Op {
     const Shape& shape = b.input_spec(0).shape;
     const int dim = dim_ < 0 ? dim_ + shape.rank() : dim_;
     const Tensor grad = kernels::Pack(b.grad()).Reshape(Chosen(shape, dim, b.input(1)));
-    Contribute(b, 0, [&](const Tensor& to, kernels::Write write) {
-      kernels::IndexAdd(grad, dim, b.input(1), to, write);
-    });
+    const GradTarget to = b.target(0);
+    kernels::IndexAdd(grad, dim, b.input(1), to.tensor, to.write);
   }
 
  private:
@@ -132,9 +130,8 @@ class GatherOp final : public Op {
   }
   void Backward(OpBackward& b) const override {
     const int rank = b.input_spec(0).shape.rank();
-    Contribute(b, 0, [&](const Tensor& to, kernels::Write write) {
-      kernels::ScatterAdd(b.grad(), dim_ < 0 ? dim_ + rank : dim_, b.input(1), to, write);
-    });
+    const GradTarget to = b.target(0);
+    kernels::ScatterAdd(b.grad(), dim_ < 0 ? dim_ + rank : dim_, b.input(1), to.tensor, to.write);
   }
 
  private:
@@ -206,7 +203,8 @@ class WhereOp final : public Op {
                        write);
       };
       if (b.input_spec(i).shape == b.grad().shape()) {
-        Contribute(b, i, chosen);
+        const GradTarget to = b.target(i);
+        chosen(to.tensor, to.write);
         continue;
       }
       const Tensor grad = Tensor::Empty(b.grad().device(), b.grad().dtype(), b.grad().shape());

@@ -52,12 +52,12 @@ class LinearOp final : public Op {
   void Backward(OpBackward& b) const override {
     const Tensor grad = Rows(b.grad());
     if (b.needs(1)) {
-      const GradTarget target = b.target(1);
+      const GradTarget target = b.target(1, GradDType::kWide);
       kernels::Matmul(grad, true, Rows(b.input(0)), false, target.tensor, target.write);
     }
     if (has_bias_ && b.needs(2)) internal::ContributeSum(b, 2, grad);
     if (b.needs(0)) {
-      const GradTarget target = b.target(0);
+      const GradTarget target = b.target(0, GradDType::kWide);
       kernels::Matmul(grad, false, b.input(1), false, Rows(target.tensor), target.write);
     }
   }
@@ -136,7 +136,7 @@ class MatmulOp final : public Op {
     const bool rows = AreRowsOfOne(b.input_spec(0).shape.rank(), b.input_spec(1).shape.rank());
     const Tensor grad = rows ? Rows(b.grad()) : b.grad();
     if (b.needs(0)) {
-      const GradTarget target = b.target(0);
+      const GradTarget target = b.target(0, GradDType::kWide);
       const Tensor to = rows ? Rows(target.tensor) : target.tensor;
       if (ta) {
         Product(b.input(1), tb, grad, true, to, target.write);
@@ -145,7 +145,7 @@ class MatmulOp final : public Op {
       }
     }
     if (b.needs(1)) {
-      const GradTarget target = b.target(1);
+      const GradTarget target = b.target(1, GradDType::kWide);
       const Tensor a = rows ? Rows(b.input(0)) : b.input(0);
       if (tb) {
         Product(grad, true, a, ta, target.tensor, target.write);

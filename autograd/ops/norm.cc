@@ -69,7 +69,8 @@ class LayerNormOp final : public Op {
 
   void Write(OpBackward& b, bool x, bool weight, bool bias) const {
     const auto target = [&](bool wanted, int i) {
-      return wanted && i != kNone && b.needs(i) ? b.target(i) : GradTarget{};
+      if (!wanted || i == kNone || !b.needs(i)) return GradTarget{};
+      return b.target(i, i == 0 ? GradDType::kOfInput : GradDType::kWide);
     };
     const GradTarget to_x = target(x, 0), to_weight = target(weight, weight_);
     const GradTarget to_bias = target(bias, bias_);

@@ -13,7 +13,6 @@
 namespace sherd {
 namespace {
 
-using internal::Contribute;
 using internal::DimOf;
 
 // x's shape with extent 1 in the dimensions of `mask`, or without them.
@@ -51,9 +50,9 @@ class SumOverOp final : public Op {
     const Shape kept = Reduced(shape, MaskOf(shape), true);
     const Tensor grad = b.grad().Reshape(kept).Expand(shape);
     const double factor = Factor(shape, kept);
-    Contribute(b, 0, [&](const Tensor& to, kernels::Write write) {
-      factor == 1.0 ? kernels::Copy(grad, to, write) : kernels::Scale(grad, factor, to, write);
-    });
+    if (factor == 1.0) return internal::ContributeCopy(b, 0, grad);
+    const GradTarget to = b.target(0);
+    kernels::Scale(grad, factor, to.tensor, to.write);
   }
 
  private:
@@ -104,9 +103,9 @@ class MaxOp final : public Op {
     const Shape& shape = b.input_spec(0).shape;
     const int dim = dim_ < 0 ? dim_ + shape.rank() : dim_;
     const Shape kept = Reduced(shape, 1u << dim, true);
-    Contribute(b, 0, [&](const Tensor& to, kernels::Write write) {
-      kernels::ScatterAdd(b.grad().Reshape(kept), dim, b.output(1).Reshape(kept), to, write);
-    });
+    const GradTarget to = b.target(0);
+    kernels::ScatterAdd(b.grad().Reshape(kept), dim, b.output(1).Reshape(kept), to.tensor,
+                        to.write);
   }
 
  private:

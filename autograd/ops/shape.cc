@@ -65,7 +65,7 @@ class SplitOp final : public Op {
     }
   }
   void Backward(OpBackward& b) const override {
-    const GradTarget target = b.target(0);
+    const GradTarget target = b.target(0, GradDType::kAnyFloat);
     const bool overwrite = target.write == kernels::Write::kOverwrite;
     if (overwrite && !whole_) kernels::Fill(target.tensor, 0.0);
     int64_t begin = begin_;
@@ -74,7 +74,7 @@ class SplitOp final : public Op {
       const Tensor part = target.tensor.Slice(dim_, begin, begin + size);
       begin += size;
       if (b.grad(i).defined()) {
-        kernels::Copy(b.grad(i), part, target.write);
+        kernels::Cast(b.grad(i), part, target.write);
       } else if (overwrite) {
         kernels::Fill(part, 0.0);
       }
@@ -120,8 +120,7 @@ class ConcatOp final : public Op {
     for (int i = 0; begin < b.grad().dim(dim_); ++i) {
       const int64_t size = b.input_spec(i).shape[dim_];
       if (b.needs(i)) {
-        const GradTarget target = b.target(i);
-        kernels::Copy(b.grad().Slice(dim_, begin, begin + size), target.tensor, target.write);
+        internal::ContributeCopy(b, i, b.grad().Slice(dim_, begin, begin + size));
       }
       begin += size;
     }
@@ -228,14 +227,15 @@ class SumOp final : public Op {
     kernels::Fill(f.outputs[0], kernels::Sum(f.inputs[0]));
   }
   void Backward(OpBackward& b) const override {
-    const GradTarget target = b.target(0);
+    const GradTarget target = b.target(0, GradDType::kAnyFloat);
     const Tensor grad = b.grad();
     const double value = kernels::Sum(grad);
     if (target.write == kernels::Write::kOverwrite) {
       kernels::Fill(target.tensor, value);
       return;
     }
-    const Tensor filled = Tensor::Empty(grad.device(), grad.dtype(), target.tensor.shape());
+    const Tensor filled =
+        Tensor::Empty(grad.device(), target.tensor.dtype(), target.tensor.shape());
     kernels::Fill(filled, value);
     kernels::Copy(filled, target.tensor, kernels::Write::kAdd);
   }

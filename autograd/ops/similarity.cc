@@ -3,7 +3,6 @@
 #include "absl/strings/str_cat.h"
 #include "sherd/autograd/apply.h"
 #include "sherd/autograd/ops/arithmetic.h"
-#include "sherd/autograd/ops/internal/contribute.h"
 #include "sherd/autograd/ops/reduce.h"
 #include "sherd/runtime/base/error.h"
 #include "sherd/runtime/kernels/l2_normalize.h"
@@ -28,9 +27,8 @@ class L2NormalizeOp final : public Op {
     kernels::L2Normalize(f.inputs[0], eps_, f.outputs[0], f.inner[0]);
   }
   void Backward(OpBackward& b) const override {
-    internal::Contribute(b, 0, [&](const Tensor& to, kernels::Write write) {
-      kernels::L2NormalizeBackward(b.grad(), b.input(0), b.inner(0), eps_, to, write);
-    });
+    const GradTarget to = b.target(0);
+    kernels::L2NormalizeBackward(b.grad(), b.input(0), b.inner(0), eps_, to.tensor, to.write);
   }
 
  private:

@@ -32,7 +32,7 @@ class EmbeddingOp final : public Op {
     kernels::Embedding(f.inputs[0], f.inputs[1], f.outputs[0]);
   }
   void Backward(OpBackward& b) const override {
-    const GradTarget target = b.target(1);
+    const GradTarget target = b.target(1, GradDType::kWide);
     kernels::EmbeddingBackward(b.grad(), b.input(0), target.tensor, target.write);
   }
 };
@@ -60,10 +60,11 @@ class RmsNormOp final : public Op {
   void Backward(OpBackward& b) const override {
     if (b.same(0, 1)) {
       Write(b, b.target(0), GradTarget{});
-      Write(b, GradTarget{}, b.target(1));
+      Write(b, GradTarget{}, b.target(1, GradDType::kWide));
       return;
     }
-    Write(b, b.needs(0) ? b.target(0) : GradTarget{}, b.needs(1) ? b.target(1) : GradTarget{});
+    Write(b, b.needs(0) ? b.target(0) : GradTarget{},
+          b.needs(1) ? b.target(1, GradDType::kWide) : GradTarget{});
   }
 
  private:

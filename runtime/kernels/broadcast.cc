@@ -6,20 +6,22 @@
 namespace sherd::kernels {
 namespace {
 
-internal::BroadcastLoops::Loop LoopFor(const Device& device, Arithmetic op, DType dtype) {
+// For operands of `dtype`; `wide`: the output is f32 and they are not.
+internal::BroadcastLoops::Loop LoopFor(const Device& device, Arithmetic op, DType dtype,
+                                       bool wide) {
   const internal::BroadcastLoops& loops = *internal::LoopsOf(device).broadcast;
   const int index = internal::FloatIndex(dtype);
   switch (op) {
     case Arithmetic::kAdd:
-      return loops.add[index];
+      return (wide ? loops.wide_add : loops.add)[index];
     case Arithmetic::kSub:
-      return loops.sub[index];
+      return (wide ? loops.wide_sub : loops.sub)[index];
     case Arithmetic::kMul:
-      return loops.mul[index];
+      return (wide ? loops.wide_mul : loops.mul)[index];
     case Arithmetic::kDiv:
       break;
   }
-  return loops.div[index];
+  return (wide ? loops.wide_div : loops.div)[index];
 }
 
 }  // namespace
@@ -41,10 +43,11 @@ bool BroadcastShape(const Shape& a, const Shape& b, Shape& out) {
 }
 
 void Broadcast(Arithmetic op, const Tensor& a, const Tensor& b, const Tensor& out, Write write) {
-  SHERD_CHECK(a.dtype() == out.dtype() && b.dtype() == out.dtype(),
+  const bool wide = out.dtype() != a.dtype();
+  SHERD_CHECK(a.dtype() == b.dtype() && (!wide || out.dtype() == internal::ComputeDType(a.dtype())),
               "operands of broadcast arithmetic differ in dtype");
   const Tensor wide_a = a.Expand(out.shape()), wide_b = b.Expand(out.shape());
-  const auto loop = LoopFor(out.device(), op, out.dtype());
+  const auto loop = LoopFor(out.device(), op, a.dtype(), wide);
   const internal::RunLoop<3> run({&wide_a, &wide_b, &out}, 0b011);
   run.ForEach(out.device().pool(), [&](const auto& at, int64_t n) {
     loop({.a = at[0],

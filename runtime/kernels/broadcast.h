@@ -18,7 +18,9 @@ bool BroadcastShape(const Shape& a, const Shape& b, Shape& out);
 // out (+)= a op b, each repeated to the shape of `out`.
 //
 // Shapes: out's is a multiple of both by the rules above; a and b have any strides.
-// Dtypes: one float dtype; 16-bit is computed in f32 and rounded once.
+// Dtypes: a and b of one float dtype, out of the same or f32 for 16-bit operands; 16-bit is
+// computed
+//   in f32 and rounded once, into f32 not at all.
 // REQUIRES: out is one of the inputs that has its shape and strides, or overlaps neither.
 void Broadcast(Arithmetic op, const Tensor& a, const Tensor& b, const Tensor& out,
                Write write = Write::kOverwrite);

@@ -87,6 +87,7 @@ void Copy(const Tensor& x, const Tensor& out, Write write) {
 }
 
 void Cast(const Tensor& x, const Tensor& out, Write write) {
+  if (x.dtype() == out.dtype()) return Copy(x, out, write);
   RunUnary(LoopsOf(out.device()).elementwise->cast[FloatIndex(x.dtype())][FloatIndex(out.dtype())],
            x, out, write == Write::kAdd);
 }

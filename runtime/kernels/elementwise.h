@@ -25,7 +25,7 @@ void Scale(const Tensor& x, double alpha, const Tensor& out, Write write = Write
 // Dtypes: any for kOverwrite, floats for kAdd; the same on both sides.
 void Copy(const Tensor& x, const Tensor& out, Write write = Write::kOverwrite);
 
-// out (+)= x, rounded to the dtype of `out`; any two float dtypes.
+// out (+)= x, rounded to the dtype of `out`; any two float dtypes. Of equal ones it is Copy.
 void Cast(const Tensor& x, const Tensor& out, Write write = Write::kOverwrite);
 
 // out = value; any dtype (integers take the value truncated).

@@ -29,6 +29,29 @@ struct Shapes {
   Shape a, b, out;
 };
 
+// Every operation on a and b, repeated to `shape`, against plain loops.
+void CheckArithmetic(const Values& a, const Values& b, const Shape& shape, DType out_dtype) {
+  const Values before = RandomValues(out_dtype, shape, 3);
+  for (Arithmetic op : {Arithmetic::kAdd, Arithmetic::kSub, Arithmetic::kMul, Arithmetic::kDiv}) {
+    std::vector<double> r(before.v.size());
+    for (size_t i = 0; i < r.size(); ++i) {
+      const auto at = static_cast<int64_t>(i);
+      r[i] = Apply(op, a[RepeatedIndex(at, shape, a.shape)], b[RepeatedIndex(at, shape, b.shape)]);
+    }
+    for (Write write : kWrites) {
+      for (Lay lay : {Lay::kContiguous, Lay::kPadded}) {
+        CheckEverywhere({Written(write, before, r)}, ToleranceOf(out_dtype),
+                        Describe(a.dtype, write, shape), [&](const Device& device) {
+                          const Tensor out = ToTensor(device, before, lay);
+                          Broadcast(op, ToTensor(device, a, lay), ToTensor(device, b, lay), out,
+                                    write);
+                          return Results{FromTensor(out)};
+                        });
+      }
+    }
+  }
+}
+
 TEST(BroadcastTest, AgreesWithPlainLoops) {
   const Shapes shapes[] = {{{7, 33}, {7, 33}, {7, 33}},
                            {{150, 257}, {257}, {150, 257}},
@@ -44,26 +67,7 @@ TEST(BroadcastTest, AgreesWithPlainLoops) {
       const Values a = RandomValues(dtype, s.a, 1);
       Values b = RandomValues(dtype, s.b, 2);
       for (double& x : b.v) x = Rounded(x < 0 ? x - 0.5 : x + 0.5, dtype);
-      const Values before = RandomValues(dtype, s.out, 3);
-      for (Arithmetic op :
-           {Arithmetic::kAdd, Arithmetic::kSub, Arithmetic::kMul, Arithmetic::kDiv}) {
-        std::vector<double> r(before.v.size());
-        for (size_t i = 0; i < r.size(); ++i) {
-          const auto at = static_cast<int64_t>(i);
-          r[i] = Apply(op, a[RepeatedIndex(at, s.out, s.a)], b[RepeatedIndex(at, s.out, s.b)]);
-        }
-        for (Write write : kWrites) {
-          for (Lay lay : {Lay::kContiguous, Lay::kPadded}) {
-            CheckEverywhere({Written(write, before, r)}, ToleranceOf(dtype),
-                            Describe(dtype, write, s.out), [&](const Device& device) {
-                              const Tensor out = ToTensor(device, before, lay);
-                              Broadcast(op, ToTensor(device, a, lay), ToTensor(device, b, lay), out,
-                                        write);
-                              return Results{FromTensor(out)};
-                            });
-          }
-        }
-      }
+      for (DType out_dtype : {dtype, WideOf(dtype)}) CheckArithmetic(a, b, s.out, out_dtype);
     }
   }
 }

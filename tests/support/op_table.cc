@@ -14,6 +14,7 @@
 #include "sherd/runtime/base/error.h"
 #include "tests/support/golden.h"
 #include "tests/support/op_table_internal.h"
+#include "tests/support/wide_host.h"
 
 namespace sherd::testing {
 namespace {
@@ -39,6 +40,9 @@ constexpr CheckedDType kLowDTypes[] = {
 
 // The place that stands for the gradient that comes in; SEED_PLACE of golden.py.
 constexpr int kSeedPlace = 99;
+
+// Of f32 gradients kept in bf16: two roundings, where there are two contributions.
+constexpr double kKeptNarrow = 5e-3;
 
 // Rounding of sums taken in another order.
 constexpr double kReordered = 1e-14;
@@ -141,6 +145,7 @@ class RowCheck {
     for (const CheckedDType& low : kLowDTypes) {
       Layouts(low);
       Against64(low);
+      AsParameters(low);
     }
     report_.Print();
   }
@@ -165,6 +170,7 @@ class RowCheck {
     const Layout* seed_layout = nullptr;              // of the gradient that comes in
     bool expand_seed = false;                         // the values of kExpanded, but contiguous
     std::vector<std::pair<size_t, size_t>> one = {};  // the second operand is the first
+    WideHost* host = nullptr;                         // of what wants a gradient
   };
 
   // Applies the function to leaves and constants of these tensors, and runs backward.
@@ -174,7 +180,11 @@ class RowCheck {
   Run Apply(const std::vector<Tensor>& tensors, const Places& wanted,
             const ApplyOptions& options) const {
     std::vector<Variable> variables(tensors.begin(), tensors.end());
-    for (size_t i : wanted) variables[i] = Variable::Leaf(tensors[i]);
+    std::vector<Parameter> parameters(tensors.size());
+    for (size_t i : wanted) {
+      if (options.host != nullptr) parameters[i] = options.host->Add(tensors[i]);
+      variables[i] = options.host != nullptr ? Variable(parameters[i]) : Variable::Leaf(tensors[i]);
+    }
     for (const auto& [from, to] : options.one) variables[to] = variables[from];
     Tape tape;
     std::vector<Variable> results;
@@ -188,7 +198,10 @@ class RowCheck {
     const bool expand = options.expand_seed && HasLayout(seed.shape(), Layout::kExpanded);
     if (expand) seed = Packed(InLayout(seed, Layout::kExpanded));
     tape.Backward(results, std::vector<Tensor>(results.size(), seed));
-    for (size_t i : wanted) run.grads[i] = variables[i].grad();
+    for (size_t i : wanted) {
+      run.grads[i] =
+          options.host != nullptr ? options.host->grad(parameters[i]) : variables[i].grad();
+    }
     return run;
   }
 
@@ -354,6 +367,37 @@ class RowCheck {
     options.seed_dtype = low.dtype;
     report_.Compare(std::string(NameOf(low.dtype)) + "/eps", Apply(tensors, wanted_, options),
                     Apply(wide, wanted_, options), row_.dtype_eps, "against f64", low.epsilon);
+  }
+
+  // Gradients of operands in 16 bits kept in f32, and of those in f32 kept in bf16.
+  void AsParameters(const CheckedDType& low) {
+    const DType kept = low.dtype == DType::kF32 ? DType::kBF16 : DType::kF32;
+    const std::string column =
+        std::string(NameOf(low.dtype)) + "-kept-" + std::string(NameOf(kept));
+    std::vector<Tensor> tensors = Tensors(low.dtype);
+    std::vector<Tensor> wide;
+    for (const Tensor& tensor : tensors) {
+      wide.push_back(IsFloating(tensor.dtype()) ? CastTo(tensor, DType::kF64) : tensor);
+    }
+    ApplyOptions options;
+    options.seed_dtype = low.dtype;
+    const Run want = Apply(wide, wanted_, options);
+    WideHost host(kept);
+    options.host = &host;
+    Run got = Apply(tensors, wanted_, options);
+    got.out = want.out;  // is not in question here
+    const double bound = kept == DType::kBF16 ? kKeptNarrow : row_.dtype_eps * low.epsilon;
+    report_.Compare(column, got, want, bound, "parameters");
+    if (row_.random) return;
+    options.times = 2;
+    Run twice = Apply(tensors, wanted_, options);
+    twice.out = want.out;
+    Run doubled = want;
+    for (size_t i : wanted_) {
+      doubled.grads[i] = Packed(doubled.grads[i]);
+      kernels::Scale(doubled.grads[i], 2.0, doubled.grads[i]);
+    }
+    report_.Compare(column, twice, doubled, bound, "parameters read twice");
   }
 
   const OpRow& row_;

@@ -28,6 +28,8 @@
 //   twice    f(x, x) for every pair of equal shape: the sum of both operands' gradients
 //   layout   operands in every layout, and the incoming gradient too, in every dtype
 //   <dtype>  value and gradients against f64 on the same rounded inputs, in units of its epsilon
+//   <dtype>-kept-<dtype>   operands as parameters whose gradients are kept in another dtype: the
+//            same relative error, for one application and for two that add up
 namespace sherd::testing {
 
 // How operand values are made. All but kGiven are functions of the operand's place in the row and

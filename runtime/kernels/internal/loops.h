@@ -71,6 +71,11 @@ struct BroadcastLoops {
   Loop sub[kFloatTypes];
   Loop mul[kFloatTypes];
   Loop div[kFloatTypes];
+  // The same into f32 (f64 for f64).
+  Loop wide_add[kFloatTypes];
+  Loop wide_sub[kFloatTypes];
+  Loop wide_mul[kFloatTypes];
+  Loop wide_div[kFloatTypes];
 };
 
 struct ReduceLoops {
