@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "sherd/autograd/apply.h"
@@ -262,45 +263,72 @@ TEST(MixedPrecisionTest, TheWeightOfALossOverTheVocabularyIsNotRounded) {
   EXPECT_GT(differ, 50) << "the f32 gradient has only values that bf16 has";
 }
 
-// Writes only the input's dtype, reads two operands, and writes them one after the other.
-class OwnDTypeOp final : public Op {
+// How an op hands over its contributions to input 0, one after another.
+enum class Way : uint8_t { kOwnDType, kAnyDType, kPass };
+
+// A function of two inputs whose gradients are sums of powers of 4 times what comes in.
+class WaysOp final : public Op {
  public:
-  std::string_view name() const override { return "own_dtype"; }
+  explicit WaysOp(std::vector<Way> ways) : ways_(std::move(ways)) {}
+  std::string_view name() const override { return "ways"; }
   void Plan(std::span<const Tensor> in, OpPlan& plan) const override {
     plan.outputs = {{in[0].dtype(), in[0].shape()}};
   }
   void Forward(OpForward& f) const override { kernels::Copy(f.inputs[0], f.outputs[0]); }
   void Backward(OpBackward& b) const override {
-    for (int i = 0; i < 3; ++i) {
-      const GradTarget to = b.target(i);
-      EXPECT_EQ(to.tensor.dtype(), b.input_spec(i).dtype);
-      EXPECT_EQ(to.tensor.shape(), b.input_spec(i).shape);
-      kernels::Scale(b.grad(), std::pow(4.0, i), to.tensor, to.write);
+    // Stays staged while the other input gets its contributions.
+    Write(b, 1, b.target(1), 0);
+    for (size_t k = 0; k < ways_.size(); ++k) {
+      if (ways_[k] == Way::kPass) {
+        const Tensor grad = Tensor::Empty(b.grad().device(), b.grad().dtype(), b.grad().shape());
+        kernels::Scale(b.grad(), std::pow(4.0, k), grad);
+        b.Pass(0, grad);
+      } else if (ways_[k] == Way::kOwnDType) {
+        Write(b, 0, b.target(0), k);
+      } else {
+        const GradTarget to = b.target(0, GradDType::kAnyFloat);
+        const Tensor wide = To(b.grad(), to.tensor.dtype());
+        kernels::Scale(wide, std::pow(4.0, k), to.tensor, to.write);
+      }
     }
-    b.Pass(0, b.grad());
   }
+
+ private:
+  static void Write(OpBackward& b, int i, const GradTarget& to, size_t power) {
+    EXPECT_EQ(to.tensor.dtype(), b.input_spec(i).dtype);
+    EXPECT_EQ(to.tensor.shape(), b.input_spec(i).shape);
+    kernels::Scale(b.grad(), std::pow(4.0, power), to.tensor, to.write);
+  }
+  std::vector<Way> ways_;
 };
 
-// 1 + 4 + 16 + 1 times the gradient: three targets of one parameter and one that is passed on.
-TEST(MixedPrecisionTest, AnOpThatWritesItsOwnDTypeContributesEachTargetOnce) {
-  for (DType kept : {DType::kF32, DType::kBF16, DType::kF64}) {
-    WideHost host(kept);
-    const Parameter weight = host.Add(Random(DType::kBF16, {5, 3}, 1));
-    const Parameter other = host.Add(Random(DType::kBF16, {5, 3}, 2));
-    Tape tape;
-    Variable result;
-    {
-      const Recording on(tape);
-      result = ApplyOne(OwnDTypeOp(), {weight.variable(), weight.variable(), other.variable()},
-                        CallSite::Here());
+// Whatever comes after a buffer that is to be cast finds it added already.
+TEST(MixedPrecisionTest, EveryContributionOfAnOpArrivesOnceInEveryOrder) {
+  constexpr Way kOwn = Way::kOwnDType, kAny = Way::kAnyDType, kPass = Way::kPass;
+  const std::vector<std::vector<Way>> orders = {
+      {kOwn},        {kOwn, kOwn, kOwn},   {kOwn, kAny},       {kAny, kOwn},
+      {kOwn, kPass}, {kPass, kOwn, kPass}, {kOwn, kPass, kAny}};
+  for (const std::vector<Way>& ways : orders) {
+    for (DType kept : {DType::kF32, DType::kBF16, DType::kF64}) {
+      WideHost host(kept);
+      const Parameter weight = host.Add(Random(DType::kBF16, {5, 3}, 1));
+      const Parameter other = host.Add(Random(DType::kBF16, {5, 3}, 2));
+      Tape tape;
+      Variable result;
+      {
+        const Recording on(tape);
+        result = ApplyOne(WaysOp(ways), {weight.variable(), other.variable()}, CallSite::Here());
+      }
+      const Tensor seed = TensorOf<float>(Cpu(), std::vector<float>(15, 1.5f), {5, 3});
+      const Tensor narrow = To(seed, DType::kBF16);
+      tape.Backward({&result, 1}, {&narrow, 1});
+      const auto n = static_cast<double>(ways.size());
+      const double sum = (std::pow(4.0, n) - 1.0) / 3.0;
+      for (double value : Doubles(host.grad(weight))) EXPECT_EQ(value, 1.5 * sum);
+      for (double value : Doubles(host.grad(other))) EXPECT_EQ(value, 1.5);
+      EXPECT_EQ(host.contributions(weight), ways.size());
+      EXPECT_EQ(host.contributions(other), 1);
     }
-    const Tensor seed = TensorOf<float>(Cpu(), std::vector<float>(15, 1.5f), {5, 3});
-    const Tensor narrow = To(seed, DType::kBF16);
-    tape.Backward({&result, 1}, {&narrow, 1});
-    for (double value : Doubles(host.grad(weight))) EXPECT_EQ(value, 1.5 * (1 + 4 + 1));
-    for (double value : Doubles(host.grad(other))) EXPECT_EQ(value, 1.5 * 16);
-    EXPECT_EQ(host.contributions(weight), 3);
-    EXPECT_EQ(host.contributions(other), 1);
   }
 }
 

@@ -24,11 +24,15 @@ class WideHost final : public ParameterHost {
     state->shape = value.shape();
     state->dtype = grad_dtype_;
     state->value = value;
-    state->host = this;
-    state->host_index = static_cast<int>(grads_.size());
-    grads_.push_back({Tensor::Empty(value.device(), grad_dtype_, value.shape()), 0});
-    kernels::Fill(grads_.back().sum, std::nan(""));
-    return Parameter(state);
+    return Take(Parameter(state));
+  }
+  // Takes over a parameter that has values: ops read them in `dtype` from now on.
+  void Adopt(const Parameter& parameter, DType dtype) {
+    const Tensor& master = parameter.state().value;
+    const Tensor value = Tensor::Empty(master.device(), dtype, master.shape());
+    kernels::Cast(master, value);
+    parameter.state().value = value;
+    Take(parameter);
   }
   // The sum of all contributions; undefined if there were none.
   Tensor grad(const Parameter& parameter) const {
@@ -55,6 +59,14 @@ class WideHost final : public ParameterHost {
     Tensor sum;
     int contributions = 0;
   };
+  Parameter Take(const Parameter& parameter) {
+    internal::ParameterState& state = parameter.state();
+    state.host = this;
+    state.host_index = static_cast<int>(grads_.size());
+    grads_.push_back({Tensor::Empty(state.value.device(), grad_dtype_, state.shape), 0});
+    kernels::Fill(grads_.back().sum, std::nan(""));
+    return parameter;
+  }
   DType grad_dtype_;
   std::vector<Grad> grads_;
 };

@@ -1,0 +1,86 @@
+// Checkpoints of blocks that read bf16 parameters whose gradients are kept in f32.
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <vector>
+
+#include "sherd/autograd/module.h"
+#include "sherd/runtime/kernels/elementwise.h"
+#include "tests/checkpoint/llama.h"
+#include "tests/support/wide_host.h"
+
+namespace sherd::testing {
+namespace {
+
+// A step of three bf16 blocks; gradients of all parameters in f32, and how often each was written.
+struct WideStep {
+  Tensor loss;
+  std::vector<Tensor> grads;
+  std::vector<int> contributions;
+};
+
+WideStep RunWide(const std::function<void(LlamaStack&)>& wrap, int calls) {
+  const Device device = Device::Cpu();
+  LlamaStack model(device, DType::kF32, 3);
+  Initialize(model, device, 3);
+  WideHost host(DType::kF32);
+  const std::vector<Parameter> parameters = model.parameters();
+  for (const Parameter& p : parameters) host.Adopt(p, DType::kBF16);
+  wrap(model);
+  const std::vector<int64_t> samples = {20, 21};
+  const Tensor x =
+      NormalTensor(device, DType::kF32, {2, GridModel::kTokens, GridBlock::kChannels}, 17);
+  WideStep step;
+  Tape tape;
+  {
+    const Recording on(tape, {.seed = 5, .step = 2, .samples = samples});
+    Variable loss;
+    for (int i = 0; i < calls; ++i) {
+      const Variable y = Cast(model(Cast(Variable(x), DType::kBF16)), DType::kF32);
+      const Variable energy = Sum(Mul(y, y));
+      loss = i == 0 ? energy : Add(loss, energy);
+    }
+    tape.Backward(loss);
+    step.loss = loss.value();
+  }
+  for (const Parameter& p : parameters) {
+    step.grads.push_back(host.grad(p));
+    step.contributions.push_back(host.contributions(p));
+  }
+  return step;
+}
+
+void WrapBlocks(LlamaStack& model, const CheckpointOptions& options) {
+  for (auto& block : model.blocks()) Checkpoint(*block, options);
+}
+
+TEST(WideGradients, CheckpointsChangeNoBit) {
+  const std::function<void(LlamaStack&)> wrappers[] = {
+      [](LlamaStack& model) { WrapBlocks(model, {}); },
+      [](LlamaStack& model) { WrapBlocks(model, {.early_stop = false}); },
+      [](LlamaStack& model) { WrapBlocks(model, {.policy = KeepMatmuls()}); },
+      [](LlamaStack& model) {
+        WrapBlocks(model, {});
+        Checkpoint(model);
+      },
+  };
+  for (int calls : {1, 2}) {
+    const WideStep want = RunWide([](LlamaStack&) {}, calls);
+    for (const auto& wrap : wrappers) {
+      const WideStep got = RunWide(wrap, calls);
+      EXPECT_TRUE(SameBits(got.loss, want.loss));
+      EXPECT_EQ(got.contributions, want.contributions);
+      ASSERT_EQ(got.grads.size(), want.grads.size());
+      for (size_t i = 0; i < want.grads.size(); ++i) {
+        ASSERT_TRUE(want.grads[i].defined());
+        EXPECT_EQ(want.grads[i].dtype(), DType::kF32);
+        EXPECT_TRUE(SameBits(got.grads[i], want.grads[i])) << "parameter " << i;
+        EXPECT_GE(want.contributions[i], calls);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sherd::testing
