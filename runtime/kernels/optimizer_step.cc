@@ -4,24 +4,44 @@
 #include "sherd/runtime/kernels/internal/views.h"
 
 namespace sherd::kernels {
+namespace {
+
+void CheckPiece(const Tensor& x, int64_t elems) {
+  SHERD_CHECK(x.numel() == elems, "the pieces of an optimizer step differ in size");
+  SHERD_CHECK(x.is_contiguous(), "a piece of an optimizer step is not contiguous");
+  SHERD_CHECK(IsFloating(x.dtype()), "a piece of an optimizer step is no float");
+}
+
+internal::UpdateOperand OperandOf(const Tensor& x) {
+  if (!x.defined()) return {nullptr, 0};
+  return {x.raw(), internal::FloatIndex(x.dtype())};
+}
+
+// Moves an operand on by `elems`.
+void Advance(internal::UpdateOperand& x, int64_t elems) {
+  if (x.data == nullptr) return;
+  x.data = static_cast<char*>(x.data) + elems * SizeOf(static_cast<DType>(x.dtype));
+}
+
+// The loop that computes in the dtype this one is computed in.
+template <typename Loop>
+Loop LoopFor(const Loop (&loops)[2], const Tensor& x) {
+  return loops[internal::ComputeDType(x.dtype()) == DType::kF64 ? 1 : 0];
+}
+
+}  // namespace
 
 void AdamWStep(const Tensor& param, const Tensor& grad, const Tensor& m, const Tensor& v,
                const AdamWCoefficients& c) {
-  const DType wide = internal::ComputeDType(param.dtype());
   const int64_t n = param.numel();
-  SHERD_CHECK(grad.numel() == n && m.numel() == n && v.numel() == n,
-              "the pieces of an optimizer step differ in size");
-  SHERD_CHECK(
-      param.is_contiguous() && grad.is_contiguous() && m.is_contiguous() && v.is_contiguous(),
-      "a piece of an optimizer step is not contiguous");
-  SHERD_CHECK((grad.dtype() == param.dtype() || grad.dtype() == wide) && m.dtype() == v.dtype() &&
-                  (m.dtype() == param.dtype() || m.dtype() == wide),
-              "gradient or moments of an optimizer step have a dtype that does not fit");
+  for (const Tensor* x : {&param, &grad, &m, &v}) CheckPiece(*x, n);
   if (n == 0) return;
-  const auto loop = internal::LoopsOf(param.device())
-                        .update->adamw[internal::FloatIndex(param.dtype())]
-                                      [grad.dtype() == DType::kF32][m.dtype() == DType::kF32];
+  const auto loop = LoopFor(internal::LoopsOf(param.device()).update->adamw, param);
   internal::AdamWArgs shared = {};
+  shared.param = OperandOf(param);
+  shared.grad = OperandOf(grad);
+  shared.m = OperandOf(m);
+  shared.v = OperandOf(v);
   shared.beta1 = c.beta1;
   shared.one_minus_beta1 = 1.0 - c.beta1;
   shared.beta2 = c.beta2;
@@ -33,13 +53,53 @@ void AdamWStep(const Tensor& param, const Tensor& grad, const Tensor& m, const T
   shared.grad_scale = c.grad_scale;
   param.device().pool().ParallelFor(n, internal::kGrainElems, [&](int64_t begin, int64_t end) {
     internal::AdamWArgs args = shared;
-    const auto at = [&](const Tensor& x) {
-      return internal::Address(x) + begin * SizeOf(x.dtype());
-    };
-    args.param = at(param);
-    args.grad = at(grad);
-    args.m = at(m);
-    args.v = at(v);
+    for (auto* x : {&args.param, &args.grad, &args.m, &args.v}) Advance(*x, begin);
+    loop(args, end - begin);
+  });
+}
+
+void SgdStep(const Tensor& param, const Tensor& grad, const Tensor& m, const SgdCoefficients& c) {
+  const int64_t n = param.numel();
+  for (const Tensor* x : {&param, &grad}) CheckPiece(*x, n);
+  if (m.defined()) CheckPiece(m, n);
+  if (n == 0) return;
+  const auto loop = LoopFor(internal::LoopsOf(param.device()).update->sgd, param);
+  internal::SgdArgs shared = {};
+  shared.param = OperandOf(param);
+  shared.grad = OperandOf(grad);
+  shared.m = OperandOf(m);
+  shared.lr = c.lr;
+  shared.momentum = c.momentum;
+  shared.old_scale = c.first ? 0.0 : c.momentum;
+  shared.weight_decay = c.weight_decay;
+  shared.grad_scale = c.grad_scale;
+  shared.new_scale = c.first ? 1.0 : 1.0 - c.dampening;
+  shared.nesterov = c.nesterov;
+  param.device().pool().ParallelFor(n, internal::kGrainElems, [&](int64_t begin, int64_t end) {
+    internal::SgdArgs args = shared;
+    for (auto* x : {&args.param, &args.grad, &args.m}) Advance(*x, begin);
+    loop(args, end - begin);
+  });
+}
+
+void MomentumStep(const Tensor& update, const Tensor& grad, const Tensor& m,
+                  const MomentumCoefficients& c) {
+  const int64_t n = update.numel();
+  for (const Tensor* x : {&update, &grad, &m}) CheckPiece(*x, n);
+  SHERD_CHECK(internal::ComputeDType(update.dtype()) == update.dtype(),
+              "the update of a momentum is f32 or f64");
+  if (n == 0) return;
+  const auto loop = LoopFor(internal::LoopsOf(update.device()).update->momentum, update);
+  internal::MomentumArgs shared = {};
+  shared.update = OperandOf(update);
+  shared.grad = OperandOf(grad);
+  shared.m = OperandOf(m);
+  shared.momentum = c.momentum;
+  shared.grad_scale = c.grad_scale;
+  shared.nesterov = c.nesterov;
+  update.device().pool().ParallelFor(n, internal::kGrainElems, [&](int64_t begin, int64_t end) {
+    internal::MomentumArgs args = shared;
+    for (auto* x : {&args.update, &args.grad, &args.m}) Advance(*x, begin);
     loop(args, end - begin);
   });
 }

@@ -48,6 +48,10 @@ double Plus(double a, double b) { return a + b; }
 
 double Sum(const Tensor& x) { return Reduce(internal::LoopsOf(x.device()).reduce->sum, x, Plus); }
 
+double SumAbs(const Tensor& x) {
+  return Reduce(internal::LoopsOf(x.device()).reduce->sum_abs, x, Plus);
+}
+
 double SumSquares(const Tensor& x) {
   return Reduce(internal::LoopsOf(x.device()).reduce->sum_squares, x, Plus);
 }

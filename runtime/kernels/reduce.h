@@ -11,6 +11,9 @@ namespace sherd::kernels {
 
 double Sum(const Tensor& x);
 
+// The sum of magnitudes: the L1 norm.
+double SumAbs(const Tensor& x);
+
 // The sum of squares: the square of the L2 norm.
 double SumSquares(const Tensor& x);
 

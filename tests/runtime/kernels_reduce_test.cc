@@ -12,16 +12,17 @@ TEST(ReduceTest, AgreesWithPlainLoops) {
       for (Lay lay : {Lay::kContiguous, Lay::kPadded}) {
         if (shape.rank() == 0 && lay == Lay::kPadded) continue;
         const Values x = RandomValues(dtype, shape, 1);
-        double sum = 0.0, squares = 0.0, most = 0.0;
+        double sum = 0.0, magnitudes = 0.0, squares = 0.0, most = 0.0;
         for (double value : x.v) {
           sum += value;
+          magnitudes += std::abs(value);
           squares += value * value;
           most = std::max(most, std::abs(value));
         }
-        CheckEverywhere({{sum}, {squares}, {most}}, 1e-12,
+        CheckEverywhere({{sum}, {magnitudes}, {squares}, {most}}, 1e-12,
                         Describe(dtype, Write::kOverwrite, shape), [&](const Device& device) {
                           const Tensor t = ToTensor(device, x, lay);
-                          return Results{{Sum(t)}, {SumSquares(t)}, {MaxAbs(t)}};
+                          return Results{{Sum(t)}, {SumAbs(t)}, {SumSquares(t)}, {MaxAbs(t)}};
                         });
       }
     }
@@ -34,14 +35,14 @@ TEST(ReduceTest, NanAndInfinityPropagateFromAnyPlace) {
     for (int64_t at : {0, 3, 70000, 99999}) {
       Values x = RandomValues(dtype, {100000}, 1);
       x[at] = nan;
-      CheckEverywhere({{nan}, {nan}, {nan}}, 0.0, "nan", [&](const Device& device) {
+      CheckEverywhere({{nan}, {nan}, {nan}, {nan}}, 0.0, "nan", [&](const Device& device) {
         const Tensor t = ToTensor(device, x);
-        return Results{{Sum(t)}, {SumSquares(t)}, {MaxAbs(t)}};
+        return Results{{Sum(t)}, {SumAbs(t)}, {SumSquares(t)}, {MaxAbs(t)}};
       });
       x[at] = -inf;
-      CheckEverywhere({{-inf}, {inf}, {inf}}, 0.0, "inf", [&](const Device& device) {
+      CheckEverywhere({{-inf}, {inf}, {inf}, {inf}}, 0.0, "inf", [&](const Device& device) {
         const Tensor t = ToTensor(device, x);
-        return Results{{Sum(t)}, {SumSquares(t)}, {MaxAbs(t)}};
+        return Results{{Sum(t)}, {SumAbs(t)}, {SumSquares(t)}, {MaxAbs(t)}};
       });
     }
   }

@@ -15,7 +15,7 @@
 namespace sherd::testing {
 namespace {
 
-constexpr AdamWOptions kOptions = {.beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.3};
+const AdamWOptions kOptions = {.beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.3};
 constexpr StepOptions kStep = {.learning_rate = 0.05, .grad_scale = 0.5};
 
 // Loshchilov and Hutter 2019, algorithm 2, element by element.

@@ -81,6 +81,7 @@ struct BroadcastLoops {
 struct ReduceLoops {
   using Loop = double (*)(const void* x, int64_t n);
   Loop sum[kFloatTypes];
+  Loop sum_abs[kFloatTypes];
   Loop sum_squares[kFloatTypes];
   Loop max_abs[kFloatTypes];
 };
@@ -261,11 +262,14 @@ struct AttentionLoops {
   void (*backward[kFloatTypes])(const AttentionArgs& args);
 };
 
+// One operand of an optimizer's update: n adjacent elements of a float dtype, as its DType value.
+struct UpdateOperand {
+  void* data;  // null: the update has none
+  int dtype;
+};
+
 struct AdamWArgs {
-  void* param;
-  const void* grad;
-  void* m;
-  void* v;
+  UpdateOperand param, grad, m, v;
   double beta1, one_minus_beta1, beta2, one_minus_beta2, eps;
   double decay;      // 1 - lr * weight_decay
   double step_size;  // lr / bias_correction1
@@ -273,10 +277,25 @@ struct AdamWArgs {
   double grad_scale;
 };
 
+struct SgdArgs {
+  UpdateOperand param, grad, m;
+  double lr, momentum, weight_decay, grad_scale;
+  double old_scale, new_scale;  // m = old_scale m + new_scale g
+  bool nesterov;
+};
+
+struct MomentumArgs {
+  UpdateOperand grad, m, update;
+  double momentum, grad_scale;
+  bool nesterov;
+};
+
 struct UpdateLoops {
   void (*dropout[kFloatTypes])(const DropoutArgs& args);
-  // [param][grad is f32][moments are f32]; the f32 flags say nothing new for f32 and f64.
-  void (*adamw[kFloatTypes][2][2])(const AdamWArgs& args, int64_t n);
+  // Computed in f32 [0] or f64 [1], whatever is stored.
+  void (*adamw[2])(const AdamWArgs& args, int64_t n);
+  void (*sgd[2])(const SgdArgs& args, int64_t n);
+  void (*momentum[2])(const MomentumArgs& args, int64_t n);
 };
 
 struct Loops {

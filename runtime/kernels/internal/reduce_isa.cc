@@ -15,6 +15,16 @@ double Sum(const void* data, int64_t n) {
 }
 
 template <typename T>
+double SumAbs(const void* data, int64_t n) {
+  const T* const x = static_cast<const T*>(data);
+  double sum = 0.0;
+  _Pragma("omp simd reduction(+:sum)") for (int64_t i = 0; i < n; ++i) {
+    sum += __builtin_fabs(static_cast<double>(Widen(x[i])));
+  }
+  return sum;
+}
+
+template <typename T>
 double SumSquares(const void* data, int64_t n) {
   const T* const x = static_cast<const T*>(data);
   double sum = 0.0;
@@ -51,6 +61,7 @@ double MaxAbs(const void* data, int64_t n) {
 extern const internal::ReduceLoops kReduceLoops;
 const internal::ReduceLoops kReduceLoops = {
     .sum = SHERD_FLOATS(Sum),
+    .sum_abs = SHERD_FLOATS(SumAbs),
     .sum_squares = SHERD_FLOATS(SumSquares),
     .max_abs = SHERD_FLOATS(MaxAbs),
 };

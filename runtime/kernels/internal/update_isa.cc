@@ -31,27 +31,121 @@ void Dropout(const internal::DropoutArgs& args) {
   }
 }
 
-template <typename T, typename Grad, typename Moment>
+constexpr int64_t kBlock = 512;  // elements of an update that are unpacked together
+
+template <typename C, typename T>
+C* UnpackRun(const void* data, int64_t begin, int64_t n, C* buffer) {
+  const T* const x = static_cast<const T*>(data) + begin;
+  SHERD_SIMD for (int64_t i = 0; i < n; ++i) buffer[i] = static_cast<C>(Widen(x[i]));
+  return buffer;
+}
+
+// Elements [begin, begin + n) to compute with: where they are stored if they are stored as C, else
+// unpacked into `buffer`. Null for no operand.
+template <typename C>
+C* Unpack(const internal::UpdateOperand& x, int64_t begin, int64_t n, C* buffer) {
+  if (x.data == nullptr) return nullptr;
+  constexpr int kStored = sizeof(C) == 8 ? 1 : 0;
+  if (x.dtype == kStored) return static_cast<C*>(x.data) + begin;
+  if (x.dtype == 0) return UnpackRun<C, float>(x.data, begin, n, buffer);
+  if (x.dtype == 1) return UnpackRun<C, double>(x.data, begin, n, buffer);
+  return x.dtype == 2 ? UnpackRun<C, Bf16>(x.data, begin, n, buffer)
+                      : UnpackRun<C, F16>(x.data, begin, n, buffer);
+}
+
+template <typename C, typename T>
+void PackRun(const C* computed, void* data, int64_t begin, int64_t n) {
+  T* const x = static_cast<T*>(data) + begin;
+  SHERD_SIMD for (int64_t i = 0; i < n; ++i) Put<false>(x + i, computed[i]);
+}
+
+// Stores what was computed where Unpack put it.
+template <typename C>
+void Pack(const C* computed, const internal::UpdateOperand& x, int64_t begin, int64_t n) {
+  constexpr int kStored = sizeof(C) == 8 ? 1 : 0;
+  if (computed == nullptr || x.dtype == kStored) return;
+  if (x.dtype == 0) return PackRun<C, float>(computed, x.data, begin, n);
+  if (x.dtype == 1) return PackRun<C, double>(computed, x.data, begin, n);
+  x.dtype == 2 ? PackRun<C, Bf16>(computed, x.data, begin, n)
+               : PackRun<C, F16>(computed, x.data, begin, n);
+}
+
+template <typename C>
+SHERD_INLINE C Root(C x) {
+  return static_cast<C>(sizeof(C) == 8 ? __builtin_sqrt(x) : __builtin_sqrtf(x));
+}
+
+template <typename C>
 void AdamW(const internal::AdamWArgs& args, int64_t n) {
-  using C = Compute<T>;
-  T* const param = static_cast<T*>(args.param);
-  const Grad* const grad = static_cast<const Grad*>(args.grad);
-  Moment* const m = static_cast<Moment*>(args.m);
-  Moment* const v = static_cast<Moment*>(args.v);
   const C beta1 = static_cast<C>(args.beta1), new1 = static_cast<C>(args.one_minus_beta1);
   const C beta2 = static_cast<C>(args.beta2), new2 = static_cast<C>(args.one_minus_beta2);
   const C eps = static_cast<C>(args.eps), decay = static_cast<C>(args.decay);
   const C step_size = static_cast<C>(args.step_size), inv_bias2 = static_cast<C>(args.inv_bias2);
   const C grad_scale = static_cast<C>(args.grad_scale);
-  SHERD_SIMD for (int64_t i = 0; i < n; ++i) {
-    const C g = grad_scale * static_cast<C>(Widen(grad[i]));
-    const C first = beta1 * static_cast<C>(Widen(m[i])) + new1 * g;
-    const C second = beta2 * static_cast<C>(Widen(v[i])) + new2 * (g * g);
-    Put<false>(m + i, first);
-    Put<false>(v + i, second);
-    const C root = static_cast<C>(sizeof(C) == 8 ? __builtin_sqrt(second * inv_bias2)
-                                                 : __builtin_sqrtf(second * inv_bias2));
-    Put<false>(param + i, decay * Widen(param[i]) - step_size * first / (root + eps));
+  alignas(64) C buffers[4][kBlock];
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t count = Min(kBlock, n - begin);
+    C* const param = Unpack(args.param, begin, count, buffers[0]);
+    const C* const grad = Unpack(args.grad, begin, count, buffers[1]);
+    C* const m = Unpack(args.m, begin, count, buffers[2]);
+    C* const v = Unpack(args.v, begin, count, buffers[3]);
+    SHERD_SIMD for (int64_t i = 0; i < count; ++i) {
+      const C g = grad_scale * grad[i];
+      m[i] = beta1 * m[i] + new1 * g;
+      v[i] = beta2 * v[i] + new2 * (g * g);
+      param[i] = decay * param[i] - step_size * m[i] / (Root(v[i] * inv_bias2) + eps);
+    }
+    Pack(param, args.param, begin, count);
+    Pack(m, args.m, begin, count);
+    Pack(v, args.v, begin, count);
+  }
+}
+
+template <typename C>
+void Sgd(const internal::SgdArgs& args, int64_t n) {
+  const C lr = static_cast<C>(args.lr), decay = static_cast<C>(args.weight_decay);
+  const C old_scale = static_cast<C>(args.old_scale), new_scale = static_cast<C>(args.new_scale);
+  const C momentum = static_cast<C>(args.momentum), grad_scale = static_cast<C>(args.grad_scale);
+  alignas(64) C buffers[3][kBlock];
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t count = Min(kBlock, n - begin);
+    C* const param = Unpack(args.param, begin, count, buffers[0]);
+    const C* const grad = Unpack(args.grad, begin, count, buffers[1]);
+    C* const m = Unpack(args.m, begin, count, buffers[2]);
+    if (m == nullptr) {
+      SHERD_SIMD for (int64_t i = 0; i < count; ++i) {
+        param[i] -= lr * (grad_scale * grad[i] + decay * param[i]);
+      }
+    } else {
+      // Nesterov looks one step ahead of the momentum; else the momentum is the step.
+      const C of_grad = args.nesterov ? C(1) : C(0), of_m = args.nesterov ? momentum : C(1);
+      SHERD_SIMD for (int64_t i = 0; i < count; ++i) {
+        const C g = grad_scale * grad[i] + decay * param[i];
+        m[i] = old_scale * m[i] + new_scale * g;
+        param[i] -= lr * (of_grad * g + of_m * m[i]);
+      }
+      Pack(m, args.m, begin, count);
+    }
+    Pack(param, args.param, begin, count);
+  }
+}
+
+template <typename C>
+void Momentum(const internal::MomentumArgs& args, int64_t n) {
+  const C momentum = static_cast<C>(args.momentum), grad_scale = static_cast<C>(args.grad_scale);
+  const C of_grad = args.nesterov ? C(1) : C(0), of_m = args.nesterov ? momentum : C(1);
+  alignas(64) C buffers[3][kBlock];
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t count = Min(kBlock, n - begin);
+    const C* const grad = Unpack(args.grad, begin, count, buffers[0]);
+    C* const m = Unpack(args.m, begin, count, buffers[1]);
+    C* const update = static_cast<C*>(args.update.data) + begin;
+    SHERD_SIMD for (int64_t i = 0; i < count; ++i) {
+      const C g = grad_scale * grad[i];
+      m[i] = momentum * m[i] + g;
+      update[i] = of_grad * g + of_m * m[i];
+    }
+    Pack(m, args.m, begin, count);
   }
 }
 
@@ -60,14 +154,9 @@ void AdamW(const internal::AdamWArgs& args, int64_t n) {
 extern const internal::UpdateLoops kUpdateLoops;
 const internal::UpdateLoops kUpdateLoops = {
     .dropout = SHERD_FLOATS(Dropout),
-    .adamw = {{{AdamW<float, float, float>, AdamW<float, float, float>},
-               {AdamW<float, float, float>, AdamW<float, float, float>}},
-              {{AdamW<double, double, double>, AdamW<double, double, double>},
-               {AdamW<double, double, double>, AdamW<double, double, double>}},
-              {{AdamW<Bf16, Bf16, Bf16>, AdamW<Bf16, Bf16, float>},
-               {AdamW<Bf16, float, Bf16>, AdamW<Bf16, float, float>}},
-              {{AdamW<F16, F16, F16>, AdamW<F16, F16, float>},
-               {AdamW<F16, float, F16>, AdamW<F16, float, float>}}},
+    .adamw = {AdamW<float>, AdamW<double>},
+    .sgd = {Sgd<float>, Sgd<double>},
+    .momentum = {Momentum<float>, Momentum<double>},
 };
 
 }  // namespace sherd::kernels::SHERD_ISA
