@@ -26,12 +26,14 @@ class WideHost final : public ParameterHost {
     state->value = value;
     return Take(Parameter(state));
   }
-  // Takes over a parameter that has values: ops read them in `dtype` from now on.
-  void Adopt(const Parameter& parameter, DType dtype) {
-    const Tensor& master = parameter.state().value;
-    const Tensor value = Tensor::Empty(master.device(), dtype, master.shape());
-    kernels::Cast(master, value);
-    parameter.state().value = value;
+  // Takes over a parameter that has values: ops read them rounded to `rounded`, as `dtype`.
+  void Adopt(const Parameter& parameter, DType rounded, DType dtype) {
+    const auto cast = [](const Tensor& from, DType to) {
+      const Tensor result = Tensor::Empty(from.device(), to, from.shape());
+      kernels::Cast(from, result);
+      return result;
+    };
+    parameter.state().value = cast(cast(parameter.state().value, rounded), dtype);
     Take(parameter);
   }
   // The sum of all contributions; undefined if there were none.
