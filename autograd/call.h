@@ -35,10 +35,16 @@ class CallRecord {
   virtual void Invoke() = 0;
   // Visits the variables of the result, always in the same order. REQUIRES: Invoke ran.
   virtual void VisitResult(const VariableVisitor& visit) = 0;
-  // Visits the variables of the arguments; a wrapper may replace them before the body runs.
+  // Visits the variables of the arguments. What a wrapper puts in their place, every wrapper sees
+  // that shares the record, also in a recompute: change those of CallContext::WithOwnRecord.
   virtual void VisitArguments(const VariableVisitor& visit) = 0;
   // Forgets the result, so that only the tape keeps its variables.
   virtual void DropResult() = 0;
+  // Another record of the same body and copies of the arguments, without a result; null for a
+  // function that cannot be copied, which no wrapper is around.
+  virtual std::shared_ptr<CallRecord> Clone() const = 0;
+  // Takes over the result of a clone. REQUIRES: `clone` came from Clone and was invoked.
+  virtual void TakeResultOf(CallRecord& clone) = 0;
 };
 
 // A call on its way through the wrappers: the record, and the wrappers still to come. Cheap to
@@ -54,6 +60,9 @@ class CallContext {
   CallRecord& record() const { return *record_; }
   // Runs the wrappers further in, then the body; the result is in record().
   void Proceed() const;
+  // The same call with a record of its own. Wrappers further in keep that one, so its arguments may
+  // be replaced: a wrapper further out that runs the call again finds its own unchanged.
+  CallContext WithOwnRecord() const { return CallContext(module_, record_->Clone(), rest_); }
 
  private:
   const Module* module_;
@@ -134,6 +143,17 @@ class TypedCall final : public CallRecord {
   void VisitResult(const VariableVisitor& visit) override { VisitAny(*result_, visit); }
   void VisitArguments(const VariableVisitor& visit) override { VisitAny(args_, visit); }
   void DropResult() override { result_.reset(); }
+  std::shared_ptr<CallRecord> Clone() const override {
+    if constexpr (std::is_copy_constructible_v<Invocable>) {
+      return std::apply(
+          [this](const Args&... args) { return std::make_shared<TypedCall>(invocable_, args...); },
+          args_);
+    }
+    return nullptr;
+  }
+  void TakeResultOf(CallRecord& clone) override {
+    result_.emplace(static_cast<TypedCall&>(clone).TakeResult());
+  }
   // REQUIRES: Invoke ran. Afterwards there is no result.
   Result TakeResult() {
     Result result = std::move(*result_);

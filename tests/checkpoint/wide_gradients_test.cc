@@ -4,8 +4,11 @@
 
 #include <cmath>
 #include <functional>
+#include <memory>
+#include <string>
 #include <vector>
 
+#include "sherd/autograd/cast_call.h"
 #include "sherd/autograd/module.h"
 #include "sherd/runtime/kernels/elementwise.h"
 #include "sherd/runtime/kernels/reduce.h"
@@ -18,6 +21,7 @@ namespace {
 // A step of three bf16 blocks; gradients of all parameters in f32, and how often each was written.
 struct WideStep {
   Tensor loss;
+  Tensor grad_x;
   std::vector<Tensor> grads;
   std::vector<int> contributions;
 };
@@ -33,21 +37,22 @@ WideStep RunWide(const std::function<void(LlamaStack&)>& wrap, int calls,
   for (const Parameter& p : parameters) host.Adopt(p, DType::kBF16, dtype);
   wrap(model);
   const std::vector<int64_t> samples = {20, 21};
-  const Tensor x =
-      NormalTensor(device, DType::kF32, {2, GridModel::kTokens, GridBlock::kChannels}, 17);
+  const Variable x = Variable::Leaf(
+      NormalTensor(device, DType::kF32, {2, GridModel::kTokens, GridBlock::kChannels}, 17));
   WideStep step;
   Tape tape;
   {
     const Recording on(tape, {.seed = 5, .step = 2, .samples = samples});
     Variable loss;
     for (int i = 0; i < calls; ++i) {
-      const Variable y = Cast(model(Cast(Cast(Variable(x), DType::kBF16), dtype)), DType::kF32);
+      const Variable y = Cast(model(Cast(Cast(x, DType::kBF16), dtype)), DType::kF32);
       const Variable energy = Sum(Mul(y, y));
       loss = i == 0 ? energy : Add(loss, energy);
     }
     tape.Backward(loss);
     step.loss = loss.value();
   }
+  step.grad_x = x.grad();
   for (const Parameter& p : parameters) {
     step.grads.push_back(host.grad(p));
     step.contributions.push_back(host.contributions(p));
@@ -67,6 +72,18 @@ void WrapBlocks(LlamaStack& model, const CheckpointOptions& options) {
   for (auto& block : model.blocks()) Checkpoint(*block, options);
 }
 
+void ExpectSameStep(const WideStep& got, const WideStep& want) {
+  EXPECT_TRUE(SameBits(got.loss, want.loss));
+  EXPECT_TRUE(SameBits(got.grad_x, want.grad_x));
+  EXPECT_EQ(got.contributions, want.contributions);
+  ASSERT_EQ(got.grads.size(), want.grads.size());
+  for (size_t i = 0; i < want.grads.size(); ++i) {
+    ASSERT_TRUE(want.grads[i].defined());
+    EXPECT_EQ(want.grads[i].dtype(), DType::kF32);
+    EXPECT_TRUE(SameBits(got.grads[i], want.grads[i])) << "parameter " << i;
+  }
+}
+
 TEST(WideGradients, CheckpointsChangeNoBit) {
   const std::function<void(LlamaStack&)> wrappers[] = {
       [](LlamaStack& model) { WrapBlocks(model, {}); },
@@ -81,19 +98,43 @@ TEST(WideGradients, CheckpointsChangeNoBit) {
     const WideStep want = RunWide([](LlamaStack&) {}, calls);
     const WideStep wide = RunWide([](LlamaStack&) {}, calls, DType::kF32);
     for (size_t i = 0; i < wide.grads.size(); ++i) {
+      EXPECT_EQ(want.contributions[i] % calls, 0);
       EXPECT_LT(RelativeError(want.grads[i], wide.grads[i]), 0.05) << "parameter " << i;
     }
-    for (const auto& wrap : wrappers) {
-      const WideStep got = RunWide(wrap, calls);
-      EXPECT_TRUE(SameBits(got.loss, want.loss));
-      EXPECT_EQ(got.contributions, want.contributions);
-      ASSERT_EQ(got.grads.size(), want.grads.size());
-      for (size_t i = 0; i < want.grads.size(); ++i) {
-        ASSERT_TRUE(want.grads[i].defined());
-        EXPECT_EQ(want.grads[i].dtype(), DType::kF32);
-        EXPECT_TRUE(SameBits(got.grads[i], want.grads[i])) << "parameter " << i;
-        EXPECT_GE(want.contributions[i], calls);
+    for (const auto& wrap : wrappers) ExpectSameStep(RunWide(wrap, calls), want);
+  }
+}
+
+// Casts the arguments to bf16 and the result to f32, so that blocks in turn cast there and back.
+class InBFloat16 final : public Interceptor {
+ public:
+  void Around(const CallContext& call) override {
+    ProceedIn(call, {.arguments = DType::kBF16, .results = DType::kF32});
+  }
+};
+
+TEST(WideGradients, CastsComposeWithCheckpointsInEveryOrder) {
+  // Wraps blocks, innermost first: 'k' is a checkpoint, 'c' the casts.
+  const auto wrap = [](const std::string& order, CheckpointOptions options) {
+    return [order, options](LlamaStack& model) {
+      for (auto& block : model.blocks()) {
+        for (char wrapper : order) {
+          if (wrapper == 'k') {
+            Checkpoint(*block, options);
+          } else {
+            block->AddInterceptor(std::make_shared<InBFloat16>());
+          }
+        }
       }
+    };
+  };
+  for (int calls : {1, 2}) {
+    const WideStep want = RunWide(wrap("c", {}), calls);
+    for (const char* order : {"kc", "ck", "kck", "ckc"}) {
+      SCOPED_TRACE(order);
+      ExpectSameStep(RunWide(wrap(order, {}), calls), want);
+      ExpectSameStep(RunWide(wrap(order, {.early_stop = false}), calls), want);
+      ExpectSameStep(RunWide(wrap(order, {.policy = KeepMatmuls()}), calls), want);
     }
   }
 }
