@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "sherd/runtime/core/events.h"
+
+namespace sherd {
+
+// Tells from a log what was in flight, what was done last on each lane, and the latest `last`
+// records, as text: to be logged when a deadline has passed or a step failed.
+//
+// Ranks that hang together are compared line by line: the collective that one has begun and another
+// has not asked for is where they parted. Times are seconds before now.
+// Threads: may be called while others write; never waits for a rank or a stream.
+std::string FlightRecord(const EventLog& log, int64_t last = 64);
+
+}  // namespace sherd
