@@ -48,9 +48,9 @@ std::string_view NameOf(EventPoint point);
 
 // One record of the event stream. Copying is cheap.
 //
-// Times are nanoseconds of EventLog::Now(), 0 while they lie ahead. A record of kEnd has all that its
-// event went through if the event that Begin returned was handed to End; otherwise it belongs to
-// the latest one begun on its lane of the same kind, phase, op and unit.
+// Times are nanoseconds of EventLog::Now(), 0 while they lie ahead. A record of kEnd has all that
+// its event went through if the event that Begin returned was handed to End; otherwise it belongs
+// to the latest one begun on its lane of the same kind, phase, op and unit.
 struct Event {
   EventKind kind = EventKind::kScope;
   EventPoint point = EventPoint::kInstant;  // set by whoever records
