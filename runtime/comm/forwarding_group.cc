@@ -20,14 +20,15 @@ void ForwardingGroup::DoAllGather(const CollectiveCall& call, const void* shard,
 
 void ForwardingGroup::DoReduceScatter(const CollectiveCall& call, const void* full, void* shard) {
   Before(call);
-  inner_->ReduceScatter(full, shard, call.bytes / SizeOf(call.dtype), call.dtype, call.add,
+  inner_->ReduceScatter(full, shard, call.bytes / SizeOf(call.dtype), call.types, call.add,
                         call.context);
   After(call);
 }
 
 void ForwardingGroup::DoAllReduce(const CollectiveCall& call, void* data) {
   Before(call);
-  inner_->AllReduce(data, call.bytes / SizeOf(call.dtype), call.dtype, call.context);
+  inner_->AllReduce(data, call.bytes / SizeOf(call.dtype), call.types.full, call.types.wire,
+                    call.context);
   After(call);
 }
 

@@ -61,9 +61,12 @@ class GlooGroup final : public ProcessGroup {
         const int64_t begin = std::min(call.bytes, r * chunk);
         regions.push_back({begin, std::min(call.bytes, begin + chunk) - begin});
       }
-      exchange.Reduce(data, regions, data + regions[static_cast<size_t>(rank())].begin,
+      const int64_t own = regions[static_cast<size_t>(rank())].begin / SizeOf(call.types.wire) *
+                          SizeOf(call.types.full);
+      exchange.Reduce(data, regions, data + own,
                       /*add=*/false);
-      exchange.Gather(data, regions);
+      if (call.types.full == call.types.wire) return exchange.Gather(data, regions);
+      exchange.GatherCast(data, regions);
     });
   }
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "sherd/runtime/comm/internal/rank_sum.h"
+#include "sherd/runtime/comm/internal/wire_cast.h"
 
 namespace sherd {
 namespace {
@@ -45,11 +45,13 @@ class LocalGroup final : public ProcessGroup {
   }
   void DoReduceScatter(const CollectiveCall& call, const void* full, void* shard) override {
     abort_->Check();
-    if (shard == full || call.bytes == 0) return;
-    internal::SumInRankOrder({&full, 1}, shard, call.bytes / SizeOf(call.dtype), call.dtype,
-                             call.add);
+    internal::PassThroughWire(full, shard, call.bytes / SizeOf(call.dtype), call.types, call.add);
   }
-  void DoAllReduce(const CollectiveCall&, void*) override { abort_->Check(); }
+  void DoAllReduce(const CollectiveCall& call, void* data) override {
+    abort_->Check();
+    internal::RoundThroughWire(data, call.bytes / SizeOf(call.dtype), call.types.full,
+                               call.types.wire);
+  }
   void DoBroadcast(const CollectiveCall&, void*) override { abort_->Check(); }
   void DoBarrier(const CollectiveCall&) override { abort_->Check(); }
   std::unique_ptr<ProcessGroup> DoFork(std::string name) override {

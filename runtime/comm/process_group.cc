@@ -31,6 +31,22 @@ void CheckBuffer(const void* data, int64_t bytes, const char* what, const ErrorC
   }
 }
 
+void CheckTypes(const WireTypes& types, const ErrorContext& context) {
+  if (types.uniform()) return;
+  for (DType dtype : {types.full, types.wire, types.shard}) {
+    if (IsFloating(dtype)) continue;
+    ThrowInvalidArgument(
+        absl::StrCat("a reduction of ", std::string(NameOf(types.full)), " through ",
+                     std::string(NameOf(types.wire)), " into ", std::string(NameOf(types.shard)),
+                     ": ", std::string(NameOf(dtype)), " cannot be cast"),
+        context);
+  }
+}
+
+int64_t LargestOf(const WireTypes& types) {
+  return std::max({SizeOf(types.full), SizeOf(types.wire), SizeOf(types.shard)});
+}
+
 }  // namespace
 
 std::string_view NameOf(CollectiveOp op) {
@@ -54,6 +70,10 @@ std::string CollectiveCall::ToString() const {
   if (op != CollectiveOp::kBarrier) absl::StrAppend(&text, " of ", bytes, " bytes");
   if (op == CollectiveOp::kReduceScatter || op == CollectiveOp::kAllReduce) {
     absl::StrAppend(&text, " of ", std::string(NameOf(dtype)));
+    if (!types.uniform()) {
+      absl::StrAppend(&text, " for ", std::string(NameOf(types.full)), " to ",
+                      std::string(NameOf(types.shard)));
+    }
   }
   if (op == CollectiveOp::kBroadcast) absl::StrAppend(&text, " from rank ", root);
   absl::StrAppend(&text, " (#", sequence, ")");
@@ -107,33 +127,49 @@ void ProcessGroup::AllGather(const void* shard, void* full, int64_t bytes_per_ra
 
 void ProcessGroup::ReduceScatter(const void* full, void* shard, int64_t elems_per_rank, DType dtype,
                                  bool add, ErrorContext context) {
+  ReduceScatter(full, shard, elems_per_rank, {dtype, dtype, dtype}, add, std::move(context));
+}
+
+void ProcessGroup::ReduceScatter(const void* full, void* shard, int64_t elems_per_rank,
+                                 const WireTypes& types, bool add, ErrorContext context) {
   context = Named(std::move(context), CollectiveOp::kReduceScatter);
-  CheckCount(elems_per_rank, SizeOf(dtype) * size_, "the number of elements", context);
-  const int64_t bytes = elems_per_rank * SizeOf(dtype);
-  CheckBuffer(full, bytes, "the full buffer", context);
+  CheckTypes(types, context);
+  CheckCount(elems_per_rank, LargestOf(types) * size_, "the number of elements", context);
+  const int64_t full_bytes = elems_per_rank * SizeOf(types.full);
+  const int64_t bytes = elems_per_rank * SizeOf(types.shard);
+  CheckBuffer(full, full_bytes, "the full buffer", context);
   CheckBuffer(shard, bytes, "the shard", context);
-  const bool in_place = shard == static_cast<const char*>(full) + rank_ * bytes;
-  if (in_place ? add && bytes > 0 : Overlap(shard, bytes, full, bytes * size_)) {
+  const bool in_place =
+      types.full == types.shard && shard == static_cast<const char*>(full) + rank_ * full_bytes;
+  if (in_place ? add && bytes > 0 : Overlap(shard, bytes, full, full_bytes * size_)) {
     ThrowInvalidArgument(in_place ? "a reduction in place cannot add to its own input"
                                   : "the shard overlaps the full buffer, but is not its own piece",
                          context);
   }
   Run({.op = CollectiveOp::kReduceScatter,
-       .bytes = bytes,
-       .dtype = dtype,
+       .bytes = elems_per_rank * SizeOf(types.wire),
+       .dtype = types.wire,
        .add = add,
+       .types = types,
        .context = std::move(context)},
       [&](const CollectiveCall& call) { DoReduceScatter(call, full, shard); });
 }
 
 void ProcessGroup::AllReduce(void* data, int64_t elems, DType dtype, ErrorContext context) {
+  AllReduce(data, elems, dtype, dtype, std::move(context));
+}
+
+void ProcessGroup::AllReduce(void* data, int64_t elems, DType dtype, DType wire,
+                             ErrorContext context) {
   context = Named(std::move(context), CollectiveOp::kAllReduce);
-  CheckCount(elems, SizeOf(dtype), "the number of elements", context);
-  const int64_t bytes = elems * SizeOf(dtype);
-  CheckBuffer(data, bytes, "the buffer", context);
+  const WireTypes types{dtype, wire, dtype};
+  CheckTypes(types, context);
+  CheckCount(elems, LargestOf(types), "the number of elements", context);
+  CheckBuffer(data, elems * SizeOf(dtype), "the buffer", context);
   Run({.op = CollectiveOp::kAllReduce,
-       .bytes = bytes,
-       .dtype = dtype,
+       .bytes = elems * SizeOf(wire),
+       .dtype = wire,
+       .types = types,
        .context = std::move(context)},
       [&](const CollectiveCall& call) { DoAllReduce(call, data); });
 }

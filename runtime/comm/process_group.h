@@ -18,16 +18,31 @@ enum class CollectiveOp : uint8_t { kAllGather, kReduceScatter, kAllReduce, kBro
 // "all_gather", "reduce_scatter", ...
 std::string_view NameOf(CollectiveOp op);
 
+// The dtypes of a reduction. What they cost is the cast of each piece on its way; there is no
+// buffer of full size. All three the same: sums of that dtype, nothing is cast. Otherwise all are
+// floats.
+struct WireTypes {
+  DType full = DType::kF32;  // of what a rank puts in
+  // Of what travels. Every rank's contribution is rounded to it, also the one of the rank that
+  // keeps the sum, so a sum does not depend on who owns it. Sums of bf16, f16 and f32 are f32's.
+  DType wire = DType::kF32;
+  DType shard = DType::kF32;  // of the result, rounded to it once
+
+  bool uniform() const { return full == wire && wire == shard; }
+};
+
 // One call of a collective, as every rank of a group must make it: the same op with the same
 // arguments and the same number in the order of calls.
 struct CollectiveCall {
   CollectiveOp op = CollectiveOp::kBarrier;
-  // Of the shard for all_gather and reduce_scatter, of the whole buffer for the others.
+  // Of the shard for all_gather and reduce_scatter, of the whole buffer for the others; of the
+  // reductions as it travels.
   int64_t bytes = 0;
-  DType dtype = DType::kF32;  // of the reductions; elsewhere kF32 and without meaning
+  DType dtype = DType::kF32;  // of the reductions, on the wire; elsewhere kF32, without meaning
   int root = -1;              // of broadcast; elsewhere -1
   bool add = false;           // of reduce_scatter; ranks may differ in it
   uint64_t sequence = 0;      // counts the calls of this group on this rank, from 1
+  WireTypes types;            // of the reductions; all_reduce has full == shard
   ErrorContext context;
 
   // "all_gather of 1024 bytes (#7)"
@@ -78,9 +93,26 @@ class ProcessGroup {
   void ReduceScatter(const void* full, void* shard, int64_t elems_per_rank, DType dtype, bool add,
                      ErrorContext context = {});
 
+  // As above, in mixed precision: `full` is in types.full, travels in types.wire, and the sum is
+  // written or added to `shard` in types.shard.
+  //
+  // With `add`, shard + sum is taken in f32, in f64 when the shard or the wire is f64, and rounded
+  // once. A group of one rank rounds through the wire as well. With equal types the same as above,
+  // bit for bit.
+  // COLLECTIVE. Shapes: `shard` may be the rank's own piece of `full` when the two have one dtype.
+  // Cost: two pieces of staging for each peer and direction.
+  // Errors: kInvalidArgument for integers, unless all three types are the same.
+  void ReduceScatter(const void* full, void* shard, int64_t elems_per_rank, const WireTypes& types,
+                     bool add, ErrorContext context = {});
+
   // Replaces `data` by the sum of the ranks' `data`.
   // COLLECTIVE.
   void AllReduce(void* data, int64_t elems, DType dtype, ErrorContext context = {});
+
+  // As above, with what travels in dtype `wire`: the contributions, and the sum, which is rounded
+  // to `dtype`, to `wire` and back. Every rank ends with the same bits.
+  // COLLECTIVE. Cost and errors as for ReduceScatter.
+  void AllReduce(void* data, int64_t elems, DType dtype, DType wire, ErrorContext context = {});
 
   // Replaces `data` by what rank `root` has there.
   // COLLECTIVE.
@@ -122,7 +154,8 @@ class ProcessGroup {
   // REQUIRES: 0 <= rank < size.
   ProcessGroup(int rank, int size, std::string description);
 
-  // The collectives proper. Arguments are checked; `call` says how this rank called it.
+  // The collectives proper. Arguments are checked; `call` says how this rank called it, for
+  // reductions also in which types: a transport that knows only one refuses the others.
   virtual void DoAllGather(const CollectiveCall& call, const void* shard, void* full) = 0;
   virtual void DoReduceScatter(const CollectiveCall& call, const void* full, void* shard) = 0;
   virtual void DoAllReduce(const CollectiveCall& call, void* data) = 0;

@@ -5,38 +5,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "sherd/runtime/comm/internal/rank_sum.h"
-#include "sherd/runtime/core/allocator.h"
 #include "sherd/runtime/core/random.h"
 
 namespace sherd::internal {
 namespace {
 
 constexpr uint32_t kMagic = 0x44524853;  // "SHRD"
-constexpr int64_t kStagingLimitBytes = int64_t{64} << 20;
-// Receives posted at once for each peer. Two keep the wire busy while a piece is summed; more would
-// fill the connection with one fork's data while another's headers wait behind it.
-constexpr int64_t kDepth = 2;
-
-// A block of device memory, given back at the end of a scope.
-class Staging {
- public:
-  Staging(const Device& device, int64_t bytes)
-      : device_(device),
-        bytes_(bytes),
-        data_(static_cast<char*>(device.allocator().Allocate(bytes, MemoryCategory::kStaging))) {}
-  ~Staging() { device_.allocator().Free(data_, bytes_, MemoryCategory::kStaging); }
-  Staging(const Staging&) = delete;
-  Staging& operator=(const Staging&) = delete;
-
-  char* data() const { return data_; }
-
- private:
-  const Device& device_;
-  const int64_t bytes_;
-  char* const data_;
-};
-
 // What each rank calls, from the headers of all; "" when they agree.
 std::string Disagreement(const std::vector<CallHeader>& headers, const Channel& channel) {
   const CallHeader& first = headers[0];
@@ -45,7 +19,9 @@ std::string Disagreement(const std::vector<CallHeader>& headers, const Channel& 
                      .bytes = h.bytes,
                      .dtype = static_cast<DType>(h.dtype),
                      .root = h.root < 0 ? h.root : channel.members[static_cast<size_t>(h.root)],
-                     .sequence = h.sequence};
+                     .sequence = h.sequence,
+                     .types = {static_cast<DType>(h.full_dtype), static_cast<DType>(h.dtype),
+                               static_cast<DType>(h.shard_dtype)}};
     std::string text = c.ToString();
     if (h.channel_hash != channel.sent.channel_hash)
       absl::StrAppend(&text, " on a fork of another name");
@@ -69,6 +45,8 @@ void Exchange::Agree() {
   channel_.sent = {.magic = kMagic,
                    .op = static_cast<uint8_t>(call_.op),
                    .dtype = static_cast<uint8_t>(call_.dtype),
+                   .full_dtype = static_cast<uint8_t>(call_.types.full),
+                   .shard_dtype = static_cast<uint8_t>(call_.types.shard),
                    .root = call_.root,
                    .bytes = call_.bytes,
                    .piece_bytes = link_.options().piece_bytes,
@@ -100,80 +78,11 @@ void Exchange::SendAll(char* data, int64_t bytes, int root) {
   Spread(data, regions, rank_ == root ? Region{0, bytes} : Region{});
 }
 
-void Exchange::Reduce(const char* full, const std::vector<Region>& regions, char* out, bool add) {
-  const int64_t piece = StagedPiece();
-  const Region own = regions[static_cast<size_t>(rank_)];
-  const int64_t pieces = Pieces(own.bytes, piece);
-  const int64_t depth = std::min(kDepth, pieces);
-  Staging staging(link_.options().device, depth * piece * (size_ - 1));
-  auto length = [&](int64_t k) { return std::min(piece, own.bytes - k * piece); };
-
-  Buffers incoming(static_cast<size_t>(size_));
-  std::vector<char*> memory(static_cast<size_t>(size_));
-  int64_t used = 0;
-  for (int peer : Peers()) {
-    const auto p = static_cast<size_t>(peer);
-    memory[p] = staging.data() + used;
-    used += depth * piece;
-    if (pieces == 0) continue;
-    incoming[p] = std::make_unique<WireBuffer>(link_, memory[p], depth * piece);
-    for (int64_t k = 0; k < depth; ++k) {
-      incoming[p]->Receive(WorldRank(peer), Slot(WireKind::kReduce, k), k % depth * piece,
-                           length(k));
-    }
-  }
-  Buffers outgoing = SendRegions(full, regions, piece, WireKind::kReduce);
-  std::vector<const void*> inputs(static_cast<size_t>(size_));
-  for (int64_t k = 0; k < pieces; ++k) {
-    for (int peer : Peers()) {
-      const auto p = static_cast<size_t>(peer);
-      WaitFor(peer, *incoming[p]);
-      inputs[p] = memory[p] + k % depth * piece;
-    }
-    inputs[static_cast<size_t>(rank_)] = full + own.begin + k * piece;
-    SumInRankOrder(inputs, out + k * piece, length(k) / SizeOf(call_.dtype), call_.dtype, add);
-    if (k + depth >= pieces) continue;
-    for (int peer : Peers()) {
-      incoming[static_cast<size_t>(peer)]->Receive(WorldRank(peer),
-                                                   Slot(WireKind::kReduce, k + depth),
-                                                   k % depth * piece, length(k + depth));
-    }
-  }
-  AwaitSends(outgoing, regions, piece);
-}
-
-void Exchange::ReduceDirectly(char* data, int64_t bytes) {
-  if (bytes == 0) return;
-  Staging staging(link_.options().device, bytes * (size_ - 1));
-  Buffers incoming(static_cast<size_t>(size_));
-  std::vector<const void*> inputs(static_cast<size_t>(size_), data);
-  int64_t used = 0;
-  for (int peer : Peers()) {
-    const auto p = static_cast<size_t>(peer);
-    inputs[p] = staging.data() + used;
-    incoming[p] = std::make_unique<WireBuffer>(link_, staging.data() + used, bytes);
-    incoming[p]->Receive(WorldRank(peer), Slot(WireKind::kReduce), 0, bytes);
-    used += bytes;
-  }
-  const std::vector<Region> regions(static_cast<size_t>(size_), Region{0, bytes});
-  auto outgoing = SendRegions(data, regions, bytes, WireKind::kReduce);
-  for (int peer : Peers()) WaitFor(peer, *incoming[static_cast<size_t>(peer)]);
-  AwaitSends(outgoing, regions, bytes);
-  SumInRankOrder(inputs, data, bytes / SizeOf(call_.dtype), call_.dtype,
-                 /*add=*/false);
-}
-
 // The other ranks, beginning with the next one, so that not all send to rank 0 first.
 std::vector<int> Exchange::Peers() const {
   std::vector<int> peers;
   for (int i = 1; i < size_; ++i) peers.push_back((rank_ + i) % size_);
   return peers;
-}
-
-// Smaller pieces for many ranks keep the staging of one reduction below a fixed limit.
-int64_t Exchange::StagedPiece() const {
-  const int64_t fitting = kStagingLimitBytes / (kDepth * std::max(size_ - 1, 1)) / 64 * 64;
-  return std::min(link_.options().piece_bytes, std::max(fitting, kMinPieceBytes));
 }
 
 void Exchange::WaitFor(int peer, WireBuffer& buffer) {

@@ -26,7 +26,8 @@ struct CallHeader {
   uint32_t magic = 0;  // 0: not received yet
   uint8_t op = 0;
   uint8_t dtype = 0;
-  uint16_t reserved = 0;
+  uint8_t full_dtype = 0;
+  uint8_t shard_dtype = 0;
   int32_t root = 0;
   uint32_t reserved2 = 0;
   int64_t bytes = 0;
