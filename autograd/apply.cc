@@ -198,7 +198,7 @@ class Application {
       if (Bit(plan_.backward_reads_inputs, i)) node.saved[saved++] = input.value();
       if (!IsParameter(input)) continue;
       auto* state = static_cast<ParameterState*>(input.ident().get());
-      node.reads[reads++] = {Ref<ParameterState>(state), state->version};
+      node.reads[reads++] = {Ref<ParameterState>(state), state->version, state->requires_grad};
     }
     for (size_t i = 0; i < results.size(); ++i) {
       node.outputs[i] = results[i].ident();

@@ -13,7 +13,7 @@ VariableVisitor CastTo(DType dtype) {
   // Visitors are copied, and share what they know.
   auto known = std::make_shared<Pairs>();
   return [dtype, known](Variable& variable) {
-    if (!variable.defined() || !IsFloating(variable.dtype()) || variable.dtype() == dtype) return;
+    if (!variable.defined() || !IsFloating(variable.dtype())) return;
     for (const auto& [from, to] : *known) {
       if (variable.ident() && variable.ident() == from.ident()) {
         variable = to;

@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "sherd/autograd/internal/hooks.h"
+#include "sherd/autograd/internal/recorder.h"
 #include "sherd/runtime/base/error.h"
 
 namespace sherd {
@@ -18,6 +19,16 @@ auto Guarded(const Body& body) {
     throw error.With({.op = "gradient hook"});
   } catch (const std::exception& error) {
     ThrowError(Error(absl::StatusCode::kUnknown, error.what(), {.op = "gradient hook"}));
+  }
+}
+
+// By value: a hook may add hooks, or clear them.
+void RunAll(std::vector<std::function<void(const Parameter&)>> hooks, const Parameter& parameter) {
+  for (const auto& hook : hooks) {
+    Guarded([&] {
+      hook(parameter);
+      return 0;
+    });
   }
 }
 
@@ -41,13 +52,20 @@ Tensor RunHooks(const Ident& ident, Tensor gradient) {
 }
 
 void RunHooks(ParameterState& parameter) {
-  const auto hooks = parameter.hooks->on_accumulated;
-  const Parameter handle{Ref<ParameterState>(&parameter)};
-  for (const auto& hook : hooks) {
-    Guarded([&] {
-      hook(handle);
-      return 0;
-    });
+  RunAll(parameter.hooks->on_accumulated, Parameter(Ref<ParameterState>(&parameter)));
+}
+
+bool HasWindowHooks(const Parameter& parameter) {
+  const std::unique_ptr<Hooks>& hooks = parameter.state().hooks;
+  return hooks != nullptr && !hooks->on_window.empty();
+}
+
+void RunWindowHooks(const Parameter& parameter) {
+  if (!HasWindowHooks(parameter)) return;
+  try {
+    RunAll(parameter.state().hooks->on_window, parameter);
+  } catch (const Error& error) {
+    throw error.With({.module_path = PathOf(parameter.state().module)});
   }
 }
 
@@ -73,6 +91,11 @@ void Variable::OnGradient(std::function<Tensor(const Tensor&)> hook) const {
 void Parameter::OnGradient(std::function<void(const Parameter&)> hook) const {
   if (state_->hooks == nullptr) state_->hooks = std::make_unique<internal::Hooks>();
   state_->hooks->on_accumulated.push_back(std::move(hook));
+}
+
+void Parameter::OnWindowGradient(std::function<void(const Parameter&)> hook) const {
+  if (state_->hooks == nullptr) state_->hooks = std::make_unique<internal::Hooks>();
+  state_->hooks->on_window.push_back(std::move(hook));
 }
 
 void Parameter::ClearHooks() const { state_->hooks = nullptr; }

@@ -13,6 +13,17 @@ std::string Parameter::name() const {
   return path.empty() ? state_->leaf_name : absl::StrCat(path, ".", state_->leaf_name);
 }
 
+void Parameter::set_requires_grad(bool requires_grad) const {
+  const bool before = std::exchange(state_->requires_grad, requires_grad);
+  if (before == requires_grad || state_->host == nullptr) return;
+  try {
+    state_->host->RequiresGradChanged(state_->host_index);
+  } catch (...) {
+    state_->requires_grad = before;
+    throw;
+  }
+}
+
 Variable Parameter::variable() const {
   if (!state_->value.defined()) {
     ThrowFailedPrecondition(

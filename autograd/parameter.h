@@ -49,6 +49,10 @@ class ParameterHost {
   virtual void AwaitReaders(int index) = 0;
   // Whether a backward of the host is open, so that gradients are not handed on yet.
   virtual bool InBackward(int index) const = 0;
+  // Called when requires_grad of parameter `index` has changed. Errors: what it throws leaves the
+  // parameter as it was; kFailedPrecondition naming the parameter is for a host that is in the
+  // middle of a call or a backward.
+  virtual void RequiresGradChanged(int /*index*/) {}
 
  protected:
   ~ParameterHost() = default;
@@ -89,8 +93,12 @@ class Parameter {
   int64_t numel() const { return state_->shape.numel(); }
   DType dtype() const { return state_->dtype; }
   bool requires_grad() const { return state_->requires_grad; }
-  // Freezes or unfreezes. REQUIRES: called before the parameter is sharded.
-  void set_requires_grad(bool requires_grad) const { state_->requires_grad = requires_grad; }
+  // Freezes or unfreezes, for what is recorded from now on: what a tape holds already goes on as it
+  // was recorded, but a checkpointed call that would run again is refused in its backward.
+  // Of a sharded parameter: between steps, on all ranks alike. Errors: kFailedPrecondition naming
+  // the parameter where its host is in the middle of a call or a backward; nothing has changed
+  // then.
+  void set_requires_grad(bool requires_grad) const;
   const Initializer& initializer() const { return state_->initializer; }
 
   // The parameter as an operand of ops. Errors: kFailedPrecondition if it has no memory yet.
@@ -118,6 +126,14 @@ class Parameter {
   // Ownership: the parameter keeps the hook until ClearHooks. Errors: what a hook throws, the
   // backward throws, with the module path.
   void OnGradient(std::function<void(const Parameter&)> hook) const;
+  // Calls `hook` once in each accumulation window, when local_grad() is the whole gradient of the
+  // window: the sum of all its backwards and of all ranks, divided as the window says, not yet
+  // clipped. The hook may change it in place. Of a parameter without a window: never.
+  // Ownership: as OnGradient. COLLECTIVE: added on all ranks or on none, if it calls collectives;
+  // it runs on every rank that holds a part, in the order of Module::parameters().
+  // Errors: what a hook throws, the window throws, with the module path.
+  void OnWindowGradient(std::function<void(const Parameter&)> hook) const;
+  // Forgets the hooks of both kinds.
   void ClearHooks() const;
 
   // Raised by every change of the values.

@@ -43,7 +43,7 @@ void RegionNotes::NoteInputs(std::span<const Variable* const> inputs, uint64_t f
     if (ident.birth > first_birth || !seen_.insert(&ident).second) continue;
     if (ident.is_parameter) {
       auto* state = static_cast<ParameterState*>(&ident);
-      parameters.push_back({Ref<ParameterState>(state), state->version});
+      parameters.push_back({Ref<ParameterState>(state), state->version, state->requires_grad});
     } else if (ident.requires_grad) {
       outer.emplace_back(&ident);
     }

@@ -14,7 +14,8 @@ namespace internal {
 void Walk::Await(const Node& node, size_t k) {
   for (const ParameterRead& read : node.reads) {
     ParameterState& parameter = *read.parameter;
-    if (parameter.hooks == nullptr || !parameter.requires_grad) continue;
+    if (!read.wanted || parameter.hooks == nullptr) continue;
+    if (parameter.hooks->on_accumulated.empty()) continue;
     auto known = std::find_if(awaited_.begin(), awaited_.end(), [&](const Awaited& awaited) {
       return awaited.parameter == read.parameter;
     });
@@ -128,6 +129,14 @@ void Walk::RunParameterHooks(size_t node) {
 
 void Walk::CheckVersions(const Node& node) const {
   for (const ParameterRead& read : node.reads) {
+    // An op has recorded whose gradients it computes; a region would find out anew.
+    if (read.parameter->requires_grad != read.wanted && node.op->kind() == OpKind::kRegion) {
+      ThrowFailedPrecondition(absl::StrCat(
+          "parameter '", Parameter(read.parameter).name(), "' was ",
+          read.wanted ? "frozen" : "unfrozen",
+          " between forward and backward, and the call that read it is to be computed again; "
+          "change requires_grad after the last backward"));
+    }
     if (read.parameter->version == read.version) continue;
     ThrowFailedPrecondition(absl::StrCat("parameter '", Parameter(read.parameter).name(),
                                          "' changed between forward and backward (version ",

@@ -24,10 +24,11 @@ namespace sherd::internal {
 
 using Tensors = absl::InlinedVector<Tensor, 2>;
 
-// A parameter, trained or frozen, and the version of it that was read.
+// A parameter, the version of it that was read, and whether its gradient was wanted then.
 struct ParameterRead {
   Ref<ParameterState> parameter;
   int64_t version = 0;
+  bool wanted = false;
 };
 
 // What happens to one op of a region when the region runs again.

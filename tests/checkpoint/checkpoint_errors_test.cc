@@ -153,6 +153,27 @@ TEST_F(CheckpointErrorsTest, ChangedParameterIsFoundBeforeAnythingIsRecomputed) 
   }
 }
 
+TEST_F(CheckpointErrorsTest, AParameterFrozenSinceIsFoundBeforeAnythingIsRecomputed) {
+  for (bool wanted : {true, false}) {
+    Stack model(DType::kF64, 1, 1);
+    Initialize(model, device_, 3);
+    const Parameter up = model.block(0).up();
+    up.set_requires_grad(wanted);
+    Checkpoint(model.block(0));
+    const Recording on(tape_, {.samples = {0, 1}});
+    const Variable y = Sum(model(TensorOf<int64_t>(device_, {3, 1}, {2})));
+    up.set_requires_grad(!wanted);
+    ExpectError(ErrorOf([&] { tape_.Backward(y, 1.0, {.retain = true}); }),
+                {"'block0.up.weight' was", wanted ? " frozen between" : " unfrozen between"});
+    EXPECT_EQ(model.block(0).runs, 1);
+    up.set_requires_grad(wanted);
+    tape_.Backward(y);
+    EXPECT_EQ(model.block(0).runs, 2);
+    EXPECT_EQ(up.local_grad().defined(), wanted);
+    tape_.Reset();
+  }
+}
+
 TEST_F(CheckpointErrorsTest, FailedRecomputeLeavesNothingAndTheNextStepIsRight) {
   const Variable x = Leaf({1, 2});
   const auto held = [&] { return device_.allocator().stats().total.current_bytes; };

@@ -12,7 +12,7 @@ namespace sherd::testing {
 
 // Holds parameters whose values ops read in one dtype and whose gradients are kept in another, as a
 // unit with mixed precision does. What is not written stays NaN.
-class WideHost final : public ParameterHost {
+class WideHost : public ParameterHost {
  public:
   explicit WideHost(DType grad_dtype) : grad_dtype_(grad_dtype) {}
 
