@@ -1,0 +1,117 @@
+#include "sherd/shard/clip_grad.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "sherd/runtime/base/error.h"
+#include "sherd/runtime/kernels/elementwise.h"
+#include "sherd/runtime/kernels/reduce.h"
+#include "sherd/shard/context.h"
+#include "sherd/shard/fully_shard.h"
+
+namespace sherd {
+namespace {
+
+// Whether this rank counts a unit's pieces, where several ranks hold the same.
+template <typename U>
+bool Counts(const U& unit) {
+  if constexpr (requires { unit.counts_in_norm(); }) {
+    return unit.counts_in_norm();
+  } else {
+    return true;
+  }
+}
+
+// Takes one gradient into a norm that is on its way.
+double Accumulate(NormType type, double part, const Tensor& gradient) {
+  switch (type) {
+    case NormType::kOne:
+      return part + kernels::SumAbs(gradient);
+    case NormType::kTwo:
+      return part + kernels::SumSquares(gradient);
+    case NormType::kInf:
+      break;
+  }
+  const double most = kernels::MaxAbs(gradient);
+  return std::isnan(part) || part > most ? part : most;
+}
+
+}  // namespace
+
+int64_t NormSlots(NormType type, int ranks) { return type == NormType::kInf ? ranks : 1; }
+
+void LocalNormPart(const Module& model, NormType type, int rank, std::span<double> slots) {
+  std::fill(slots.begin(), slots.end(), 0.0);
+  const size_t own = type == NormType::kInf ? static_cast<size_t>(rank) : 0;
+  SHERD_CHECK(own < slots.size(), "the parts of a norm have no slot for this rank");
+  double& part = slots[own];
+  for (Unit* unit : UnitsOf(model)) {
+    if (!Counts(*unit)) continue;
+    for (int i = 0; i < unit->parameters(); ++i) {
+      const Tensor gradient = unit->HeldGradient(i);
+      if (gradient.defined()) part = Accumulate(type, part, gradient);
+    }
+  }
+  if (rank != 0) return;
+  for (const Parameter& parameter : model.parameters()) {
+    if (parameter.state().host != nullptr) continue;
+    const Tensor gradient = parameter.local_grad();
+    if (gradient.defined()) part = Accumulate(type, part, gradient);
+  }
+}
+
+double TotalNorm(NormType type, std::span<const double> slots) {
+  double total = 0.0;
+  for (double slot : slots) {
+    if (type != NormType::kInf) {
+      total += slot;
+    } else if (!std::isnan(total)) {
+      total = slot > total || std::isnan(slot) ? slot : total;
+    }
+  }
+  return type == NormType::kTwo ? std::sqrt(total) : total;
+}
+
+double ClipCoefficient(double norm, double max_norm) {
+  if (!std::isfinite(norm)) return 1.0;
+  return std::min(1.0, max_norm / (norm + 1e-6));
+}
+
+void ScaleGradients(const Module& model, double factor) {
+  const auto scale = [factor](const Tensor& gradient) {
+    if (gradient.defined()) kernels::Scale(gradient, factor, gradient);
+  };
+  for (Unit* unit : UnitsOf(model)) {
+    for (int i = 0; i < unit->parameters(); ++i) scale(unit->HeldGradient(i));
+  }
+  for (const Parameter& parameter : model.parameters()) {
+    if (parameter.state().host == nullptr) scale(parameter.local_grad());
+  }
+}
+
+double ClipGradNorm(Module& model, double max_norm, ClipGradOptions options) {
+  if (!(max_norm >= 0.0)) {
+    ThrowInvalidArgument(absl::StrCat("max_norm is 0 or more, got ", max_norm),
+                         {.op = "ClipGradNorm"});
+  }
+  const std::shared_ptr<ShardContext> context = ContextOf(model);
+  if (context != nullptr) context->CheckUsable();
+  const bool alone = context == nullptr || context->control().size() == 1;
+  const int rank = alone ? 0 : context->control().rank();
+  const int ranks = alone ? 1 : context->control().size();
+  std::vector<double> slots(static_cast<size_t>(NormSlots(options.norm_type, ranks)));
+  LocalNormPart(model, options.norm_type, rank, slots);
+  if (!alone) {
+    context->control().AllReduce(slots.data(), static_cast<int64_t>(slots.size()), DType::kF64,
+                                 {.op = "ClipGradNorm"});
+  }
+  const double norm = TotalNorm(options.norm_type, slots);
+  const double coefficient = ClipCoefficient(norm, max_norm);
+  if (coefficient != 1.0) ScaleGradients(model, coefficient);
+  return norm;
+}
+
+}  // namespace sherd
