@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 #include <map>
 #include <memory>
@@ -11,6 +12,7 @@
 
 #include "sherd/autograd/ops/elementwise.h"
 #include "sherd/autograd/ops/shape.h"
+#include "sherd/autograd/ops/transformer.h"
 #include "sherd/autograd/tape.h"
 #include "sherd/runtime/kernels/elementwise.h"
 #include "tests/support/tensors.h"
@@ -161,6 +163,41 @@ TEST(CastCall, AFailedCallLeavesTheArgumentsAlone) {
   const Variable x(TensorOf<float>(Device::Cpu(), {1.0f}, {1}));
   EXPECT_TRUE(Contains(ErrorOf([&] { fails(x); }), "not today"));
   EXPECT_EQ(x.dtype(), DType::kF32);
+}
+
+// Tables are no variables: a call in bf16 turns its heads by f32 cosines, those it was made with.
+TEST(CastCall, TablesOfAModuleAreNeverCast) {
+  class Turn : public Module {
+   public:
+    explicit Turn(const Device& device)
+        : tables(kernels::MakeRopeTables(device, DType::kF32, 9, 4)) {}
+    Variable operator()(const Variable& x) {
+      return Call(
+          *this, [](Turn& self, const Variable& x) { return Rope(x, self.tables, 1); }, x);
+    }
+    kernels::RopeTables tables;
+  };
+  const Device device = Device::Cpu();
+  Turn turn(device);
+  turn.AddInterceptor(std::make_shared<InDTypes>(CallDTypes{DType::kBF16, DType::kF32}));
+  const std::vector<float> cosines = turn.tables.cos.ToHost<float>();
+  const std::vector<float> xs = {1.0f, 0.5f, -2.0f, 0.25f};
+  Tape tape;
+  const Recording on(tape);
+  const Variable y = turn(Variable::Leaf(TensorOf<float>(device, xs, {1, 1, 1, 4})));
+  EXPECT_EQ(turn.tables.cos.dtype(), DType::kF32);
+  EXPECT_EQ(turn.tables.cos.ToHost<float>(), cosines);
+  // Position 1 turns the pairs (0, 2) and (1, 3) by 1 and by 10000^(-1/2) = 0.01. The cosine of
+  // 0.01 is 1 in bf16, its sine 0.00999; the result shows it to bf16's own rounding.
+  const double angles[] = {1.0, 0.01};
+  const std::vector<float> got = y.value().ToHost<float>();
+  for (size_t i = 0; i < 2; ++i) {
+    const double a = double{xs[i]}, b = double{xs[i + 2]};
+    const double first = a * std::cos(angles[i]) - b * std::sin(angles[i]);
+    const double second = b * std::cos(angles[i]) + a * std::sin(angles[i]);
+    EXPECT_NEAR(double{got[i]}, first, 0x1p-8 * std::fabs(first));
+    EXPECT_NEAR(double{got[i + 2]}, second, 0x1p-8 * std::fabs(second));
+  }
 }
 
 TEST(Cast, ToTheSameDTypeIsTheSameVariable) {
