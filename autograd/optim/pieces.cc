@@ -79,12 +79,38 @@ OptimizerPieces::OptimizerPieces(std::vector<Parameter> parameters, const PieceO
     : parameters_(std::move(parameters)),
       steps_(parameters_.size(), 0),
       slab_of_(parameters_.size(), 0),
+      state_offset_(parameters_.size(), 0),
       states_(options.states),
       state_dtype_(options.state_dtype) {
   SHERD_CHECK(states_.size() <= PieceRun::kMaxStates, "an optimizer keeps too many states");
   if (parameters_.empty()) ThrowInvalidArgument("no parameters were given", {.op = options.op});
   CheckOptions(options);
   settings_ = Resolve(parameters_, options);
+}
+
+// The pieces of a storage get their states in the order they lie there, so neighbours stay
+// neighbours, and memory that belongs to parameters of others costs none.
+OptimizerPieces::Slab OptimizerPieces::MakeSlab(const Tensor& local) {
+  std::vector<size_t> members;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Tensor& piece = parameters_[i].local();
+    if (!parameters_[i].requires_grad() || !piece.defined()) continue;
+    if (piece.storage() == local.storage()) members.push_back(i);
+  }
+  std::stable_sort(members.begin(), members.end(), [&](size_t a, size_t b) {
+    return parameters_[a].local().offset_elems() < parameters_[b].local().offset_elems();
+  });
+  int64_t elems = 0;
+  for (size_t i : members) {
+    state_offset_[i] = elems;
+    elems += parameters_[i].local().numel();
+  }
+  Slab slab{local.storage(), {}};
+  for (size_t s = 0; s < states_.size(); ++s) {
+    slab.states[s] = Tensor::Zeros(local.device(), state_dtype_.value_or(local.dtype()), {elems},
+                                   MemoryCategory::kOptimizer);
+  }
+  return slab;
 }
 
 const OptimizerPieces::Slab& OptimizerPieces::SlabOf(size_t i, const Tensor& local) {
@@ -94,13 +120,7 @@ const OptimizerPieces::Slab& OptimizerPieces::SlabOf(size_t i, const Tensor& loc
   const auto found = std::find_if(slabs_.begin(), slabs_.end(), same);
   at = static_cast<size_t>(found - slabs_.begin());
   if (found != slabs_.end()) return *found;
-  const int64_t elems = local.storage()->bytes() / SizeOf(local.dtype());
-  Slab slab{local.storage(), {}};
-  for (size_t s = 0; s < states_.size(); ++s) {
-    slab.states[s] = Tensor::Zeros(local.device(), state_dtype_.value_or(local.dtype()), {elems},
-                                   MemoryCategory::kOptimizer);
-  }
-  return slabs_.emplace_back(std::move(slab));
+  return slabs_.emplace_back(MakeSlab(local));
 }
 
 Tensor OptimizerPieces::StateOf(size_t i, size_t state) {
@@ -110,7 +130,7 @@ Tensor OptimizerPieces::StateOf(size_t i, size_t state) {
                                          "' has no memory yet: initialise or load it first"));
   }
   const Tensor& all = SlabOf(i, local).states[state];
-  return Tensor::View(all.storage(), local.offset_elems(), all.dtype(), {local.numel()});
+  return Tensor::View(all.storage(), state_offset_[i], all.dtype(), {local.numel()});
 }
 
 // Joins `run` to the one before it where memory and step allow.

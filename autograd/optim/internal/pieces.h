@@ -51,7 +51,7 @@ struct PieceRun {
 // What every elementwise optimizer shares: which parameters belong to which group, the state beside
 // their local pieces, and how pieces are put together so that one kernel updates many.
 //
-// State is laid out as the storage of the local pieces is, so runs of pieces are runs of state.
+// State lies in the order of the pieces it belongs to, so runs of pieces are runs of state.
 class OptimizerPieces {
  public:
   // Errors: kInvalidArgument if there are no parameters, for a group that matches none or has no
@@ -64,6 +64,9 @@ class OptimizerPieces {
   // The state of parameters()[i], beside its local piece; zeros when it is new.
   Tensor StateOf(size_t i, size_t state);
 
+  // Counts a step of parameters()[i] that is not made by Step.
+  void CountStep(size_t i) { ++steps_[i]; }
+
   // Counts a step of each parameter that has a gradient, raises its version, and calls `update` for
   // runs that cover the local pieces of these parameters.
   // Cost: no heap allocation from the second time on.
@@ -72,18 +75,20 @@ class OptimizerPieces {
   void VisitState(OptimizerStateVisitor& visitor);
 
  private:
-  // The states of every piece in one storage.
+  // The states of those pieces in one storage that are trained here.
   struct Slab {
     Ref<Storage> of;  // the storage of the local pieces these belong to
     std::array<Tensor, PieceRun::kMaxStates> states;
   };
+  Slab MakeSlab(const Tensor& local);
   const Slab& SlabOf(size_t i, const Tensor& local);
   void Append(PieceRun run);
 
   std::vector<Parameter> parameters_;
-  std::vector<PieceSettings> settings_;  // of each parameter, as are the next two
+  std::vector<PieceSettings> settings_;  // of each parameter, as are the next three
   std::vector<int64_t> steps_;           // counted when it had a gradient
   std::vector<size_t> slab_of_;          // where its slab was last
+  std::vector<int64_t> state_offset_;    // its first element there
   const std::vector<std::string> states_;
   const std::optional<DType> state_dtype_;
   std::vector<Slab> slabs_;
