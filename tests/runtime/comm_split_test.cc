@@ -253,7 +253,7 @@ TEST(CommSplit, DeadlineNamesTheRankOfTheWorldThatDidNotCall) {
         }
         const Error error = Thrown([&] { part->Barrier({.module_path = "head"}); });
         EXPECT_EQ(error.code(), absl::StatusCode::kDeadlineExceeded);
-        ExpectHas(error, {"barrier (#1) on 'column' timed out on rank 1", "rank 3 of 4"});
+        ExpectHas(error, {"barrier (#1) in head on 'column' timed out on rank 1", "rank 3 of 4"});
       },
       options);
 }

@@ -10,48 +10,32 @@
 namespace sherd::internal {
 namespace {
 
-constexpr uint32_t kMagic = 0x44524853;  // "SHRD"
+constexpr uint64_t kMagic = 0x44524853;  // "SHRD"
+
 // What each rank calls, from the headers of all; "" when they agree.
-std::string Disagreement(const std::vector<CallHeader>& headers, const Channel& channel) {
-  const CallHeader& first = headers[0];
-  auto call = [&](const CallHeader& h) {
-    CollectiveCall c{.op = static_cast<CollectiveOp>(h.op),
-                     .bytes = h.bytes,
-                     .dtype = static_cast<DType>(h.dtype),
-                     .root = h.root < 0 ? h.root : channel.members[static_cast<size_t>(h.root)],
-                     .sequence = h.sequence,
-                     .types = {static_cast<DType>(h.full_dtype), static_cast<DType>(h.dtype),
-                               static_cast<DType>(h.shard_dtype)}};
-    std::string text = c.ToString();
-    if (h.channel_hash != channel.sent.channel_hash)
-      absl::StrAppend(&text, " on a fork of another name");
-    if (h.piece_bytes != first.piece_bytes) {
-      absl::StrAppend(&text, " in pieces of ", h.piece_bytes, " bytes, not ", first.piece_bytes);
+std::string Compare(const std::vector<CallHeader>& headers, const Channel& channel) {
+  std::vector<NamedCall> calls;
+  for (size_t r = 0; r < headers.size(); ++r) {
+    const CallHeader& h = headers[r];
+    NamedCall call{.rank = channel.members[r], .record = h.call, .remark = ""};
+    if (h.channel_hash != channel.sent.channel_hash) call.remark = " on a fork of another name";
+    if (h.piece_bytes != headers[0].piece_bytes) {
+      absl::StrAppend(&call.remark, " in pieces of ", h.piece_bytes, " bytes, not ",
+                      headers[0].piece_bytes);
     }
-    return text;
-  };
-  for (size_t r = 1; r < headers.size(); ++r) {
-    if (std::memcmp(&headers[r], &first, sizeof(CallHeader)) == 0) continue;
-    return absl::StrCat("ranks call different collectives: rank ", channel.members[0], " called ",
-                        call(first), ", rank ", channel.members[r], " called ", call(headers[r]));
+    calls.push_back(std::move(call));
   }
-  return "";
+  return Disagreement(calls, channel.members);
 }
 
 }  // namespace
 
 void Exchange::Agree() {
   if (!channel_.posting_failed.empty()) throw Interrupted{channel_.posting_failed};
-  channel_.sent = {.magic = kMagic,
-                   .op = static_cast<uint8_t>(call_.op),
-                   .dtype = static_cast<uint8_t>(call_.dtype),
-                   .full_dtype = static_cast<uint8_t>(call_.types.full),
-                   .shard_dtype = static_cast<uint8_t>(call_.types.shard),
-                   .root = call_.root,
-                   .bytes = call_.bytes,
+  channel_.sent = {.channel_hash = HashName(channel_.name),
                    .piece_bytes = link_.options().piece_bytes,
-                   .sequence = call_.sequence,
-                   .channel_hash = HashName(channel_.name)};
+                   .call = RecordOf(call_),
+                   .magic = kMagic};
   for (int peer : Peers()) {
     channel_.send_header->Send(WorldRank(peer), Slot(WireKind::kHeader), 0, sizeof(CallHeader));
   }
@@ -61,7 +45,7 @@ void Exchange::Agree() {
   headers[static_cast<size_t>(rank_)] = channel_.sent;
   channel_.agreed = true;
   link_.PostHeaders(channel_);
-  const std::string disagreement = Disagreement(headers, channel_);
+  const std::string disagreement = Compare(headers, channel_);
   if (!disagreement.empty()) {
     link_.Fail(absl::FailedPreconditionError(disagreement));
     throw Interrupted{};

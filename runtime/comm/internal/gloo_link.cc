@@ -166,6 +166,8 @@ Channel& GlooLink::Open(std::string name, uint64_t id, std::vector<int> members)
       static_cast<int64_t>(channel->received.size() * sizeof(CallHeader)));
   SigpipeGuard sigpipe;
   PostHeaders(*channel);
+  std::lock_guard<std::mutex> lock(mutex_);
+  channel->ready = true;
   return *channel;
 }
 
@@ -197,7 +199,8 @@ void GlooLink::Unregister(gloo::transport::UnboundBuffer* buffer) {
 }
 
 void GlooLink::Begin(Channel& channel) {
-  std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
+  failed_.wait(lock, [this] { return !deciding_; });
   ThrowIfError(failure_);
   channel.running = true;
   channel.expired = false;
@@ -217,6 +220,7 @@ void GlooLink::End(Channel& channel) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     channel.running = false;
+    channel.agreed = false;
     --running_;
     if (failure_.ok()) return;
   }
@@ -244,34 +248,85 @@ void GlooLink::FailLocked(const absl::Status& status, bool publish) {
   wake_watchdog_.notify_all();
 }
 
-std::string GlooLink::MissingRanks(Channel& channel) {
-  if (channel.agreed) {
-    if (channel.waiting_for < 0) return "it was not done";
-    return absl::StrCat("the exchange with rank ", channel.waiting_for.load(), " was not done");
-  }
+// What the other members have announced on a channel nobody here is going to use any more.
+void GlooLink::Tell(Channel& channel) {
+  std::vector<NamedCall> announced;
   // Without its buffer nothing writes into `received` any more.
   channel.receive_header.reset();
-  std::set<int> missing;
   for (size_t i = 0; i < channel.members.size(); ++i) {
-    if (channel.members[i] != rank_ && channel.received[i].magic == 0) {
-      missing.insert(channel.members[i]);
+    if (channel.members[i] == rank_) continue;
+    const CallHeader& header = channel.agreed ? channel.sent : channel.received[i];
+    if (header.magic != 0) announced.push_back({channel.members[i], header.call, ""});
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  channel.announced = std::move(announced);
+  channel.told = true;
+  failed_.notify_all();
+}
+
+bool GlooLink::AllToldLocked() const {
+  return std::all_of(channels_.begin(), channels_.end(),
+                     [](const Channel& c) { return !c.running || c.told; });
+}
+
+absl::Status GlooLink::DescribeDeadline(Channel& channel, const CollectiveCall& call) {
+  std::vector<Channel*> idle;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (Channel& other : channels_) {
+      if (other.ready && !other.running) idle.push_back(&other);
     }
   }
-  return absl::StrCat(RankList(missing), " of ", size_, " did not call it");
+  for (Channel* other : idle) Tell(*other);
+  Tell(channel);
+  std::unique_lock<std::mutex> lock(mutex_);
+  failed_.wait_for(lock, std::chrono::seconds(1), [this] { return AllToldLocked(); });
+
+  const CallRecord own = RecordOf(call);
+  const int root = call.root < 0 ? -1 : channel.members[static_cast<size_t>(call.root)];
+  std::string text =
+      absl::StrCat(Describe(own, root), " on '", channel.name, "' timed out on rank ", rank_, ": ");
+  std::set<int> missing;
+  if (!channel.agreed) {
+    missing.insert(channel.members.begin(), channel.members.end());
+    missing.erase(rank_);
+    for (const NamedCall& came : channel.announced) missing.erase(came.rank);
+    absl::StrAppend(&text, RankList(missing), " of ", size_, " did not call it");
+  } else if (channel.waiting_for < 0) {
+    absl::StrAppend(&text, "it was not done");
+  } else {
+    missing.insert(channel.waiting_for);
+    absl::StrAppend(&text, "the exchange with ", RankList(missing), " was not done");
+  }
+  absl::StrAppend(&text, " within ", absl::FormatDuration(options_.timeout));
+  for (const Channel& other : channels_) {
+    if (&other == &channel) continue;
+    for (const NamedCall& there : other.announced) {
+      if (missing.count(there.rank) == 0) continue;
+      const int32_t at = there.record.root;
+      absl::StrAppend(&text, "; rank ", there.rank, " is in ",
+                      Describe(there.record, at < 0 ? -1 : other.members[static_cast<size_t>(at)]),
+                      " on '", other.name, "'");
+    }
+  }
+  return absl::DeadlineExceededError(text);
 }
 
 void GlooLink::Explain(Channel& channel, const CollectiveCall& call, const Interrupted& how) {
   std::unique_lock<std::mutex> lock(mutex_);
-  if (failure_.ok() && channel.expired) {
+  if (failure_.ok() && channel.expired && !deciding_) {
+    deciding_ = true;
     lock.unlock();
-    const std::string missing = MissingRanks(channel);
-    CollectiveCall named = call;
-    if (call.root >= 0) named.root = channel.members[static_cast<size_t>(call.root)];
+    const absl::Status late = DescribeDeadline(channel, call);
     lock.lock();
-    FailLocked(absl::DeadlineExceededError(absl::StrCat(
-                   named.ToString(), " on '", channel.name, "' timed out on rank ", rank_, ": ",
-                   missing, " within ", absl::FormatDuration(options_.timeout))),
-               /*publish=*/true);
+    deciding_ = false;
+    FailLocked(late, /*publish=*/true);
+    failed_.notify_all();
+  } else if (failure_.ok() && how.text.empty()) {
+    // Another channel's deadline has passed; see [Note: what a deadline's error tells].
+    lock.unlock();
+    Tell(channel);
+    lock.lock();
   }
   if (failure_.ok()) {
     // Without a text our own watchdog ended the wait: the channel that expired says why.

@@ -82,7 +82,12 @@ class GlooLink {
   bool HasLeft(int peer);
   bool Publish(const absl::Status& status);
   void FailLocked(const absl::Status& status, bool publish);
-  std::string MissingRanks(Channel& channel);
+  // [Note: what a deadline's error tells] The rank whose deadline passes first writes the error.
+  // While it does, `deciding_` keeps calls from beginning, so that it may look at the headers of
+  // channels that rest here; whoever runs a call has been interrupted, and tells of its own.
+  absl::Status DescribeDeadline(Channel& channel, const CollectiveCall& call);
+  void Tell(Channel& channel);
+  bool AllToldLocked() const;
 
   const std::shared_ptr<Store> store_;
   const int rank_;
@@ -99,6 +104,7 @@ class GlooLink {
   std::condition_variable failed_;
   std::set<gloo::transport::UnboundBuffer*> waiting_;  // aborted when the link fails
   absl::Status failure_;
+  bool deciding_ = false;         // a deadline's error is being written
   bool publish_failure_ = false;  // the watchdog has to tell the peers
   bool suspect_ = false;          // an interrupted collective asks for the reason
   bool hurry_ = false;            // the watchdog is not to sleep before its next look

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gloo/transport/unbound_buffer.h"
+#include "sherd/runtime/comm/internal/call_record.h"
 
 namespace sherd::internal {
 
@@ -23,20 +24,12 @@ struct Interrupted {
 
 // What ranks tell each other before each collective; sent as it lies in memory.
 struct CallHeader {
-  uint32_t magic = 0;  // 0: not received yet
-  uint8_t op = 0;
-  uint8_t dtype = 0;
-  uint8_t full_dtype = 0;
-  uint8_t shard_dtype = 0;
-  int32_t root = 0;
-  uint32_t reserved2 = 0;
-  int64_t bytes = 0;
-  int64_t piece_bytes = 0;
-  uint64_t sequence = 0;
   uint64_t channel_hash = 0;  // of the fork's name
-  uint64_t reserved3[1] = {};
+  int64_t piece_bytes = 0;
+  CallRecord call;
+  uint64_t magic = 0;  // 0: not received yet, or not to the end
 };
-static_assert(sizeof(CallHeader) == 56);
+static_assert(sizeof(CallHeader) == 136);
 
 // Keeps SIGPIPE from reaching the calling thread while it lives: Gloo writes to sockets without
 // MSG_NOSIGNAL. A SIGPIPE that arrived meanwhile is taken back; the thread's mask is as before.
@@ -90,9 +83,14 @@ struct Channel {
   std::string posting_failed;  // why the next call cannot work
 
   // Guarded by the link's mutex.
+  bool ready = false;  // open for calls
   bool running = false;
   bool expired = false;
   std::chrono::steady_clock::time_point deadline;
+  // When a deadline has passed somewhere on the link: whether, and what, the members other than us
+  // have announced here. Filled in by whoever runs a call here, else by whoever writes the error.
+  bool told = false;
+  std::vector<NamedCall> announced;
 
   bool agreed = false;               // all headers of the running call are here
   std::atomic<int> waiting_for{-1};  // the link's rank whose data the payload waits for
