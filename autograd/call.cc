@@ -8,12 +8,14 @@
 namespace sherd {
 
 void CallContext::Proceed() const {
-  if (rest_.empty()) {
+  if (wrappers_ == 0) {
     record_->Invoke();
     return;
   }
-  std::vector<std::shared_ptr<Interceptor>> inner(rest_.begin() + 1, rest_.end());
-  rest_.front()->Around(CallContext(module_, record_, std::move(inner)));
+  const std::vector<std::shared_ptr<Interceptor>>& all = module_->interceptors();
+  // Held: a call may take its own wrapper off.
+  const std::shared_ptr<Interceptor> next = all[all.size() - wrappers_];
+  next->Around(CallContext(module_, record_, wrappers_ - 1));
 }
 
 namespace internal {

@@ -47,13 +47,13 @@ class CallRecord {
   virtual void TakeResultOf(CallRecord& clone) = 0;
 };
 
-// A call on its way through the wrappers: the record, and the wrappers still to come. Cheap to
-// copy; a copy can proceed again later.
+// A call on its way through the wrappers: the record, and how many wrappers are still to come.
+// Cheap to copy; a copy can proceed again later, also when the module got more wrappers, which go
+// around those it has.
 class CallContext {
  public:
-  CallContext(const Module* module, std::shared_ptr<CallRecord> record,
-              std::vector<std::shared_ptr<Interceptor>> rest)
-      : module_(module), record_(std::move(record)), rest_(std::move(rest)) {}
+  CallContext(const Module* module, std::shared_ptr<CallRecord> record, size_t wrappers)
+      : module_(module), record_(std::move(record)), wrappers_(wrappers) {}
 
   // Whose call it is; null for a checkpointed function.
   const Module* module() const { return module_; }
@@ -62,12 +62,12 @@ class CallContext {
   void Proceed() const;
   // The same call with a record of its own. Wrappers further in keep that one, so its arguments may
   // be replaced: a wrapper further out that runs the call again finds its own unchanged.
-  CallContext WithOwnRecord() const { return CallContext(module_, record_->Clone(), rest_); }
+  CallContext WithOwnRecord() const { return CallContext(module_, record_->Clone(), wrappers_); }
 
  private:
   const Module* module_;
   std::shared_ptr<CallRecord> record_;
-  std::vector<std::shared_ptr<Interceptor>> rest_;
+  size_t wrappers_;  // the innermost ones of the module
 };
 
 // A wrapper around the calls of a module.
@@ -200,7 +200,7 @@ auto Call(M& module, Body body, const Args&... args) {
   using Bound = internal::BoundBody<M, Body>;
   auto record =
       std::make_shared<internal::TypedCall<Bound, std::decay_t<Args>...>>(Bound{&module}, args...);
-  CallContext(&module, record, module.interceptors()).Proceed();
+  CallContext(&module, record, module.interceptors().size()).Proceed();
   return record->TakeResult();
 }
 

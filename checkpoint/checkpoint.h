@@ -119,7 +119,7 @@ requires(std::invocable<const Fn&, const Args&...>) auto Checkpoint(CheckpointOp
       std::make_shared<internal::TypedCall<Fn, std::decay_t<Args>...>>(std::move(fn), args...);
   std::shared_ptr<CheckpointStats> stats = options.stats;
   internal::CheckpointState state{std::move(options), std::move(stats)};
-  internal::RunCheckpointed(CallContext(nullptr, record, {}), state);
+  internal::RunCheckpointed(CallContext(nullptr, record, 0), state);
   return record->TakeResult();
 }
 

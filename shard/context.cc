@@ -19,10 +19,10 @@ std::shared_ptr<ShardContext> ShardContext::Of(const Mesh& mesh) {
 // The copy of the mesh kept here gets a slot of its own: one shared with the original would own
 // itself.
 ShardContext::ShardContext(const Mesh& mesh)
-    : mesh_(mesh.shared_shard_group(), nullptr, mesh.device(), mesh.log()),
-      gather_group_(mesh.shard_group().Fork("gather")),
-      reduce_group_(mesh.shard_group().Fork("reduce")),
-      control_(mesh.shard_group().Fork("control")) {
+    : mesh_(mesh.groups(), nullptr, mesh.device(), mesh.log()),
+      shard_axis_(ForkAxis(mesh.shard_group(), "")),
+      replicate_axis_(ForkAxis(mesh.replicate_group(), "replicate ")),
+      control_(mesh.group().Fork("control")) {
   if (size() > 1) {
     gather_stream_ = std::make_unique<Stream>("gather");
     reduce_stream_ = std::make_unique<Stream>("reduce");
@@ -31,14 +31,99 @@ ShardContext::ShardContext(const Mesh& mesh)
 
 ShardContext::~ShardContext() = default;
 
-Work ShardContext::Gather(ErrorContext context, std::function<void(ProcessGroup&)> job) {
-  return gather_stream_->Enqueue(std::move(context),
-                                 [this, job = std::move(job)] { job(*gather_group_); });
+ShardContext::AxisGroups ShardContext::ForkAxis(ProcessGroup& group, const std::string& prefix) {
+  return {group.Fork(prefix + "gather"), group.Fork(prefix + "reduce")};
 }
 
-void ShardContext::Reduce(ErrorContext context, std::function<void(ProcessGroup&)> job) {
-  reductions_.push_back(reduce_stream_->Enqueue(
-      std::move(context), [this, job = std::move(job)] { job(*reduce_group_); }));
+UnitAxis ShardContext::AxisGroups::axis() const {
+  return {gather.get(), reduce.get(), gather->size(), gather->rank()};
+}
+
+const ShardContext::SplitAxis& ShardContext::SplitShardAxis(int park) {
+  const auto it = split_axes_.find(park);
+  if (it != split_axes_.end()) return it->second;
+  const int rank = mesh_.shard_rank();
+  std::vector<int> neighbours, across;
+  for (int r = 0; r < mesh_.shard_size(); ++r) {
+    if (r / park == rank / park) neighbours.push_back(r);
+    if (r % park == rank % park) across.push_back(r);
+  }
+  const std::string name = absl::StrCat("shard/", park);
+  const auto near = mesh_.shard_group().Split(name, neighbours);
+  const auto far = mesh_.shard_group().Split(absl::StrCat(name, " across"), across);
+  SplitAxis split{ForkAxis(*near, name + " "), ForkAxis(*far, name + " across ")};
+  return split_axes_.emplace(park, std::move(split)).first->second;
+}
+
+UnitAxes ShardContext::AxesOf(const Stage& stage, int park) {
+  const auto check = [](const AxisPlacement& axis, const char* name) {
+    if (axis.parameters <= axis.gradients && axis.gradients <= axis.optimizer) return;
+    ThrowInvalidArgument(
+        absl::StrCat("the stage's ", name,
+                     " axis cuts parameters without their gradients, or gradients without the "
+                     "optimizer's state"),
+        {.op = "stage"});
+  };
+  check(stage.shard, "shard");
+  check(stage.replicate, "replicate");
+  const bool parks = park > 1 && park != mesh_.shard_size();
+  if (park < 0 || (parks && mesh_.shard_size() % park != 0) ||
+      (park > 1 && stage.shard.parameters == Placement::kReplicate)) {
+    ThrowInvalidArgument(
+        absl::StrCat("a forward cannot leave the parameters on ", park, " ranks: the shard axis ",
+                     stage.shard.parameters == Placement::kReplicate
+                         ? "does not cut them"
+                         : absl::StrCat("has ", mesh_.shard_size())),
+        {.op = "stage"});
+  }
+  UnitAxes axes;
+  axes.parameters_are_cut = stage.shard.parameters == Placement::kShard ||
+                            stage.replicate.parameters == Placement::kShard;
+  const auto cut = [&](const UnitAxis& axis) {
+    if (axis.size > 1) axes.cuts.push_back(axis);
+  };
+  // What cuts the parameters comes first, then what cuts the gradients only, then the optimizer.
+  const auto cut_by = [&](Placement AxisPlacement::*quantity, Placement AxisPlacement::*before) {
+    const auto here = [&](const AxisPlacement& axis) {
+      return axis.*quantity == Placement::kShard &&
+             (before == nullptr || axis.*before == Placement::kReplicate);
+    };
+    if (here(stage.shard)) {
+      if (parks && before == nullptr) {
+        const SplitAxis& split = SplitShardAxis(park);
+        cut(split.neighbours.axis());
+        axes.parked_level = axes.levels();
+        cut(split.across.axis());
+      } else {
+        cut(shard_axis_.axis());
+      }
+    }
+    if (here(stage.replicate)) cut(replicate_axis_.axis());
+    return axes.levels();
+  };
+  axes.parameter_level = cut_by(&AxisPlacement::parameters, nullptr);
+  axes.gradient_level = cut_by(&AxisPlacement::gradients, &AxisPlacement::parameters);
+  cut_by(&AxisPlacement::optimizer, &AxisPlacement::gradients);
+  if (!parks) axes.parked_level = axes.parameter_level;
+  for (const auto& [placement, groups] :
+       {std::pair(&stage.shard, &shard_axis_), std::pair(&stage.replicate, &replicate_axis_)}) {
+    const UnitAxis axis = groups->axis();
+    if (placement->optimizer == Placement::kReplicate && axis.size > 1) {
+      axes.replicas.push_back(axis);
+    }
+  }
+  return axes;
+}
+
+Work ShardContext::Gather(ErrorContext context, std::function<void()> job) {
+  if (gather_stream_ != nullptr) return gather_stream_->Enqueue(std::move(context), std::move(job));
+  job();
+  return Work();
+}
+
+void ShardContext::Reduce(ErrorContext context, std::function<void()> job) {
+  if (reduce_stream_ == nullptr) return job();
+  reductions_.push_back(reduce_stream_->Enqueue(std::move(context), std::move(job)));
 }
 
 void ShardContext::WaitReductions(int in_flight) {
@@ -57,6 +142,7 @@ void ShardContext::WaitReductions(int in_flight) {
 void ShardContext::Unregister(Unit* unit) {
   units_.erase(std::remove(units_.begin(), units_.end(), unit), units_.end());
   prefetcher_.Forget(unit);
+  for (Unit* other : units_) other->ForgetPrefetch(unit);
   if (kept_ == unit) kept_ = nullptr;
 }
 
@@ -77,10 +163,18 @@ void ShardContext::ReshardIdle() {
   }
 }
 
+void ShardContext::EndOfBackward() {
+  kept_ = nullptr;
+  for (Unit* unit : units_) {
+    unit->EndOfBackward();
+    if (!unit->open() && !unit->stays()) unit->Reshard();
+  }
+}
+
 void ShardContext::Fail(const std::string& what) noexcept {
   if (failure_.has_value()) return;
   failure_ = what;
-  if (size() > 1) gather_group_->Abort(absl::AbortedError(what));
+  if (size() > 1) control_->Abort(absl::AbortedError(what));
   prefetcher_.DropAhead();
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,7 +11,9 @@
 
 #include "sherd/runtime/comm/mesh.h"
 #include "sherd/runtime/core/stream.h"
+#include "sherd/shard/axes.h"
 #include "sherd/shard/prefetch.h"
+#include "sherd/shard/stage.h"
 
 namespace sherd {
 
@@ -28,16 +31,26 @@ class ShardContext {
   explicit ShardContext(const Mesh& mesh);
   ~ShardContext();
 
-  int rank() const { return mesh_.shard_rank(); }
-  int size() const { return mesh_.shard_size(); }
+  // Among all ranks of the mesh, along whatever axis.
+  int rank() const { return mesh_.group().rank(); }
+  int size() const { return mesh_.size(); }
+  const Mesh& mesh() const { return mesh_; }
   const Device& device() const { return mesh_.device(); }
   const LogSink& log() const { return mesh_.log(); }
-  // For small agreements between ranks, on the caller's thread.
+  // For small agreements between all ranks, on the caller's thread.
   ProcessGroup& control() { return *control_; }
 
-  // Run `job` on the stream of gathers or of reductions, with that stream's group.
-  Work Gather(ErrorContext context, std::function<void(ProcessGroup&)> job);
-  void Reduce(ErrorContext context, std::function<void(ProcessGroup&)> job);
+  // How a unit of this stage is cut, with the groups of each axis. `park` ranks hold the parameters
+  // between a forward and its backward; 0 or 1: as many as the stage says. COLLECTIVE at the first
+  // call with a given park, which splits the shard axis.
+  // Errors: kInvalidArgument for a stage that cuts parameters along an axis and not their
+  //   gradients, or gradients and not the optimizer; for a park that does not divide the shard
+  //   axis, or of parameters that are not cut along it.
+  UnitAxes AxesOf(const Stage& stage, int park);
+
+  // Run `job` on the stream of gathers or of reductions; at once where there is one rank.
+  Work Gather(ErrorContext context, std::function<void()> job);
+  void Reduce(ErrorContext context, std::function<void()> job);
   // Returns when at most `in_flight` reductions are running. Errors: throws a reduction's error,
   // after Fail.
   void WaitReductions(int in_flight);
@@ -58,6 +71,11 @@ class ShardContext {
   void ScopeOpens(Unit* unit);
   // Reshards every unit without an open scope.
   void ReshardIdle();
+  // The outermost scope's backward has ended: every unit reduces what it kept for more calls, then
+  // those without an open scope are resharded, but for those that stay for the next micro-batch.
+  void EndOfBackward();
+  // Reshards the unit that was kept, if it has no open scope.
+  void ReshardKept() { ScopeOpens(nullptr); }
 
   // Marks the step failed. With several ranks also aborts the groups, so that the others throw too.
   void Fail(const std::string& what) noexcept;
@@ -68,9 +86,24 @@ class ShardContext {
   void Recover();
 
  private:
+  // An axis of the mesh, or a part of one: each stream has a channel of its own.
+  struct AxisGroups {
+    std::unique_ptr<ProcessGroup> gather;
+    std::unique_ptr<ProcessGroup> reduce;
+    UnitAxis axis() const;
+  };
+  static AxisGroups ForkAxis(ProcessGroup& group, const std::string& prefix);
+  // The shard axis as two: neighbours in groups of `park`, and across those groups.
+  struct SplitAxis {
+    AxisGroups neighbours;
+    AxisGroups across;
+  };
+  const SplitAxis& SplitShardAxis(int park);
+
   Mesh mesh_;
-  std::unique_ptr<ProcessGroup> gather_group_;
-  std::unique_ptr<ProcessGroup> reduce_group_;
+  AxisGroups shard_axis_;
+  AxisGroups replicate_axis_;
+  std::map<int, SplitAxis> split_axes_;  // by park
   std::unique_ptr<ProcessGroup> control_;
   std::unique_ptr<Stream> gather_stream_;
   std::unique_ptr<Stream> reduce_stream_;

@@ -77,6 +77,7 @@ class Layout {
   // The segment of an entry, and the element where it starts there; all of it lies in one stretch.
   int segment_of(int entry) const { return places_[static_cast<size_t>(entry)].segment; }
   int64_t offset_of(int entry) const { return places_[static_cast<size_t>(entry)].offset; }
+  int64_t elems_of(int entry) const { return places_[static_cast<size_t>(entry)].elems; }
   // The part of an entry that `rank` owns: whole granules. Over all ranks the pieces of an entry
   // cover it exactly once.
   LayoutPiece PieceOf(int entry, int rank) const;

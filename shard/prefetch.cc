@@ -16,23 +16,27 @@ void Prefetcher::Begin(Unit* unit, bool backward) {
   plan_ = known == seen_.end() ? nullptr : &known->second;
 }
 
-void Prefetcher::Gathered(Unit* unit, int depth) {
+void Prefetcher::Gathered(Unit* unit, int depth,
+                          std::span<const std::optional<std::vector<Unit*>>, 2> lists) {
   now_.push_back(unit);
-  if (plan_ == nullptr) return;
   const size_t next = now_.size();
-  if (next > plan_->size() || (*plan_)[next - 1] != unit) {
-    plan_ = nullptr;
+  if (plan_ != nullptr && (next > plan_->size() || (*plan_)[next - 1] != unit)) plan_ = nullptr;
+  if (const auto& list = lists[cycle_.second ? 1 : 0]) {
+    for (Unit* other : *list) Start(other);
     return;
   }
+  if (plan_ == nullptr) return;
   const size_t end = std::min(plan_->size(), next + static_cast<size_t>(depth));
-  for (size_t k = next; k < end; ++k) {
-    Unit* other = (*plan_)[k];
-    if (other->ahead()) continue;
-    // A unit that is still gathered for an earlier call is gathered again when that is over, and
-    // nothing overtakes it: gathers stay in the order seen.
-    if (!other->Prefetch()) break;
-    ahead_.push_back(other);
-  }
+  // A unit that is still gathered for an earlier call is gathered again when that is over, and
+  // nothing overtakes it: gathers stay in the order seen.
+  for (size_t k = next; k < end && Start((*plan_)[k]); ++k) continue;
+}
+
+bool Prefetcher::Start(Unit* unit) {
+  if (unit->ahead()) return true;
+  if (!unit->Prefetch()) return false;
+  ahead_.push_back(unit);
+  return true;
 }
 
 void Prefetcher::Closed() {

@@ -2,6 +2,8 @@
 
 #include <cstddef>
 #include <map>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -24,9 +26,11 @@ class Prefetcher {
  public:
   // A scope of `unit` is about to open: a cycle begins if none is open.
   void Begin(Unit* unit, bool backward);
-  // `unit` needed a gather, which has been started: starts those ahead. Errors: those of starting a
-  // gather.
-  void Gathered(Unit* unit, int depth);
+  // `unit` needed a gather, which has been started: starts those ahead, `depth` of those that
+  // followed, or those of the list for the cycle's direction (forward, backward) where there is
+  // one. Errors: those of starting a gather.
+  void Gathered(Unit* unit, int depth,
+                std::span<const std::optional<std::vector<Unit*>>, 2> lists);
   // A scope is open, and closed. The last one to close ends the cycle.
   void Opened() { ++open_; }
   void Closed();
@@ -42,6 +46,8 @@ class Prefetcher {
   void Reset();
 
  private:
+  // Whether `unit` is on its way ahead now, started by this call or before.
+  bool Start(Unit* unit);
   using Cycle = std::pair<Unit*, bool>;  // who began it, and whether with a backward
   std::map<Cycle, std::vector<Unit*>> seen_;
   Cycle cycle_;

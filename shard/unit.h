@@ -3,12 +3,17 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "sherd/runtime/core/tensor.h"
+#include "sherd/shard/axes.h"
 #include "sherd/shard/context.h"
+#include "sherd/shard/gradients.h"
+#include "sherd/shard/ladder.h"
 #include "sherd/shard/layout.h"
+#include "sherd/shard/stage.h"
 
 namespace sherd {
 
@@ -21,18 +26,34 @@ struct UnitParameter {
   bool trainable = true;
 };
 
-// What a unit does with its gathered parameters when its last open scope closes after a forward.
-enum class AfterForward {
+// How a unit is kept, sent and summed.
+struct UnitOptions {
+  Stage stage;
+  MixedPrecision precision;
+  // A forward leaves 1/n of the parameters behind on each rank, for a backward that gathers them
+  // from n neighbouring ranks only; 1 and 0: everything is freed, but for this rank's pieces.
+  int park = 0;
+  // Owned pieces, done gradient sums and so the optimizer's state are host memory.
+  bool offload = false;
+  // Gradients of a unit called several times are added up on each rank and reduced once, after its
+  // last call's backward, instead of at each. Memory: the whole gradients of the unit from its
+  // first backward to its last.
+  bool reduce_once = false;
+};
+
+// What a unit does with its gathered parameters when its last open scope closes.
+enum class AfterScope {
   kReshard,  // free them
-  kKeep,     // hold them for the backward
+  kPark,     // free all but what UnitOptions::park says
+  kKeep,     // hold them for the next scope
   kForNow,   // hold them until a scope of another unit opens; see the note in context.h
 };
 
-// A full gradient buffer's view for one parameter. `add`: it holds earlier contributions of this
-// call.
-struct UnitGradient {
-  Tensor tensor;
-  bool add = false;
+// How far the gradients of a call go when its backward ends.
+enum class GradientSync : uint8_t {
+  kNone,     // they stay whole on this rank, and later calls add to them: no communication
+  kCutOnly,  // reduced over the axes that cut them, so that they take no more memory than that
+  kFull,     // reduced over all axes
 };
 
 // The parameters that are gathered and reduced together: their shards, and the choreography of one
@@ -52,22 +73,30 @@ struct UnitGradient {
 // ranks.
 class Unit final : public StorageOwner {
  public:
+  // Errors: kInvalidArgument for options that the mesh cannot have, see ShardContext::AxesOf.
   Unit(std::string name, std::vector<UnitParameter> parameters,
-       std::shared_ptr<ShardContext> context);
+       std::shared_ptr<ShardContext> context, const UnitOptions& options = {});
   ~Unit();
   Unit(const Unit&) = delete;
   Unit& operator=(const Unit&) = delete;
 
   // As given, for messages and counts.
   const std::string& name() const { return name_; }
+  const UnitOptions& options() const { return options_; }
   const Layout& layout() const { return layout_; }
+  const UnitAxes& axes() const { return axes_; }
+  const std::shared_ptr<ShardContext>& context() const { return context_; }
   int parameters() const { return static_cast<int>(parameters_.size()); }
 
-  // The whole parameter, as a view that is resident while the unit is gathered.
+  // The whole parameter, as a view that is resident while the unit is gathered; in the dtype of the
+  // compute.
   const Tensor& full(int i) const { return full_[At(i)]; }
   // The 1-D piece this rank owns, and its first element's index in the whole parameter.
   const Tensor& local(int i) const { return local_[At(i)]; }
-  int64_t local_offset(int i) const { return layout_.PieceOf(i, context_->rank()).offset; }
+  int64_t local_offset(int i) const { return layout_.PieceOf(i, axes_.piece()).offset; }
+  // Of the ranks that own the same pieces, whether this is the one that counts them in a sum over
+  // all ranks.
+  bool counts_in_norm() const { return axes_.first_replica(); }
   // Whether full(i) can be read, and whether a scope is open.
   bool unsharded() const { return unsharded_; }
   bool open() const { return forward_open_ + backward_open_ > 0; }
@@ -79,6 +108,13 @@ class Unit final : public StorageOwner {
   // and how many units after this one are gathered ahead when it is; see prefetch.h. Without a
   // source nothing is gathered ahead but what Prefetch is called for.
   void SetPrefetch(std::function<int64_t()> version_source, int depth);
+  // What to gather ahead when this unit is gathered in a forward, or in a backward, instead of what
+  // followed it before; unset: that.
+  void SetPrefetchList(bool backward, std::optional<std::vector<Unit*>> units);
+  // `unit` ends: it is on no list any more.
+  void ForgetPrefetch(Unit* unit);
+  // Whether the last scope that closed left the unit gathered for a scope to come.
+  bool stays() const { return stays_; }
   // Starts the gather that the next scope will need, and returns without waiting. Returns whether
   // it is on its way: false when the parameters are gathered already or nobody says their version.
   // COLLECTIVE: in one order on all ranks. Memory: the gathered parameters from now on.
@@ -91,83 +127,90 @@ class Unit final : public StorageOwner {
   void DropPrefetched();
 
   // `version` tells one state of the parameters from another: a copy gathered at an older one is
-  // gathered again.
+  // gathered again. `backward_follows`: the call is recorded, for UnitOptions::reduce_once.
   void EnterForward(int64_t version);
-  void ExitForward(AfterForward after);
+  void ExitForward(AfterScope after, bool backward_follows = false);
   void BeginBackward(int64_t version);
-  void EndBackward();
+  void EndBackward(AfterScope after = AfterScope::kReshard);
   // Leave a scope while unwinding: no communication, gradients of the call are dropped.
   void AbandonForward() noexcept;
   void AbandonBackward() noexcept;
 
-  // Where the next contribution to the gradient of parameter i goes. REQUIRES: inside BeginBackward
-  // and EndBackward.
+  // Where the next contribution to the gradient of parameter i goes, in the parameter's own dtype.
+  // REQUIRES: inside BeginBackward and EndBackward.
   UnitGradient TakeGradient(int i);
+  // How far gradients go from the next EndBackward on; kFull at first.
+  void SetSync(GradientSync sync) { sync_ = sync; }
+  GradientSync sync() const { return sync_; }
+  // Reduces what EndBackward has left. Returns while that is on its way. COLLECTIVE, with no
+  // message if nothing was left. REQUIRES: no backward scope is open.
+  void FinishGradients();
+  // Whether a backward left something to be finished; on all ranks alike if they opened the same
+  // scopes.
+  bool gradients_pending() const { return gradients_.pending(); }
+  // The outermost backward has ended: calls whose backward never came are forgotten, and what was
+  // kept for them is reduced as far as sync() says. COLLECTIVE as FinishGradients.
+  void EndOfBackward();
+
   // The reduced gradient of local(i), or an undefined tensor if there is none. Waits for
   // reductions.
   Tensor LocalGradient(int i);
   // Like LocalGradient, but also when only other ranks may have contributed: then perhaps zeros.
   // Defined on all ranks alike.
-  Tensor HeldGradient(int i);
+  Tensor HeldGradient(int i) { return gradients_.Done(i); }
   // Whether this rank contributed to the gradient of parameter i; MarkUsed says that another one
   // did.
-  bool used(int i) const { return used_[At(i)]; }
-  void MarkUsed(int i) { used_[At(i)] = true; }
-  void ClearGradient(int i) { used_[At(i)] = holds_[At(i)] = false; }
+  bool used(int i) const { return gradients_.used(i); }
+  void MarkUsed(int i) { gradients_.MarkUsed(i); }
+  void ClearGradient(int i) { gradients_.Clear(i); }
+  // Freezes a parameter, or the opposite; it stays where it is, in a segment whose others are
+  // reduced if one of them trains. Errors: kFailedPrecondition, naming the parameter, in a scope or
+  // while gradients are held. On all ranks alike.
+  void SetTrainable(int i, bool trainable);
 
   // Frees the gathered parameters now. No effect when they are not there, and with an open scope.
-  void Reshard();
+  void Reshard() { Release(/*park=*/false); }
   // After a failure: no open scopes, no gradients, resharded.
   void Clear();
 
-  // Collectives so far.
+  // Collectives so far: gathers of the whole, reductions of a call's gradients.
   int64_t gathers() const { return gathers_; }
-  int64_t reductions() const { return reductions_; }
+  int64_t reductions() const { return gradients_.reductions(); }
 
   std::string DescribeAbsent(const Storage& storage, int64_t byte_offset) const override;
 
  private:
-  // The memory of one segment; its plan is layout_.segments() at the same index.
-  struct SegmentState {
-    Tensor shard;           // this rank's chunk
-    Ref<Storage> full;      // the gathered flat space
-    Ref<Storage> gradient;  // of the open call; empty otherwise
-    Tensor gradient_shard;  // sums of all reductions; undefined before the first
-  };
   static size_t At(int i) { return static_cast<size_t>(i); }
   // Makes the gathered parameters be there, as of `version`; waits for the gather.
   void Unshard(int64_t version);
   void StartGather(int64_t version);
   void AwaitGather();
-  // The gradient buffer of a call: taken at its first scope, filled up with zeros and handed to the
-  // reduction at its last. See the note in unit.cc.
-  void TakeGradientBuffers();
-  void FinishGradients();
-  void ReduceSegment(size_t s);
-  void ZeroUnwritten(size_t s);
-  // Allocated at the first reduction, kept from then on.
-  Tensor GradientShardOf(SegmentState& segment, size_t s);
+  void Release(bool park);
+  void Settle(AfterScope after);
 
   const std::string name_;
   const std::vector<UnitParameter> parameters_;
   const std::shared_ptr<ShardContext> context_;
+  const UnitOptions options_;
+  const UnitAxes axes_;
   const Layout layout_;
-  std::vector<SegmentState> segments_;
+  Ladder ladder_;
+  GradientSums gradients_;
   std::vector<Tensor> full_;  // views, one for each parameter, as are the others
   std::vector<Tensor> local_;
-  std::vector<bool> written_;  // in the gradient buffer of the open call
-  std::vector<bool> used_;     // somebody contributed since its gradient was cleared
-  std::vector<bool> holds_;    // its place in the gradient shard holds a sum, perhaps of zeros
-  bool unsharded_ = false;     // gathered, or on the way
-  bool ahead_ = false;         // gathered ahead, and no scope has opened since
-  Work gather_;                // the last one
-  int64_t gathered_version_ = 0;
+  bool unsharded_ = false;  // gathered, or on the way
+  bool ahead_ = false;      // gathered ahead, and no scope has opened since
+  Work gather_;             // the last one
+  int64_t gathered_version_ = -1;
   std::function<int64_t()> version_source_;
   int prefetch_depth_ = 0;
+  std::optional<std::vector<Unit*>> prefetch_lists_[2];  // of forward and backward
+  bool stays_ = false;
+  GradientSync sync_ = GradientSync::kFull;
   int forward_open_ = 0;
   int backward_open_ = 0;
+  int calls_ahead_ = 0;  // recorded calls whose backward has not come yet
   int64_t gathers_ = 0;
-  int64_t reductions_ = 0;
   const char* phase_ = "not called yet";
 };
 

@@ -48,6 +48,15 @@ bool WindowState::Agree(int64_t micro_batches, int64_t items) {
                        {.op = "window"});
 }
 
+void WindowState::SetSync() const {
+  if (sync_ == WindowSync::kCaller) return;
+  GradientSync sync = GradientSync::kFull;
+  if (backwards_ + 1 < micro_batches_ && sync_ != WindowSync::kFullEach) {
+    sync = sync_ == WindowSync::kLast ? GradientSync::kNone : GradientSync::kCutOnly;
+  }
+  SetGradientSync(model_, sync);
+}
+
 void WindowState::Backward(const LossSum& loss, CallSite site) {
   const ErrorContext what{.op = "window.Backward", .site = site};
   Tape* tape = CurrentTape();
@@ -61,6 +70,7 @@ void WindowState::Backward(const LossSum& loss, CallSite site) {
         absl::StrCat("called more often than the window has micro-batches (", micro_batches_, ")"),
         what);
   }
+  SetSync();
   try {
     tape->Backward(loss.value, 1.0 / static_cast<double>(std::max<int64_t>(items_, 1)), {}, site);
   } catch (const std::exception& error) {
@@ -78,6 +88,7 @@ void WindowState::Backward(const LossSum& loss, CallSite site) {
 double WindowState::LocalNormSquared() const {
   double sum = 0.0;
   for (Unit* unit : UnitsOf(model_)) {
+    if (!unit->counts_in_norm()) continue;
     for (int i = 0; i < unit->parameters(); ++i) {
       const Tensor gradient = unit->HeldGradient(i);
       if (gradient.defined()) sum += kernels::SumSquares(gradient);
@@ -125,6 +136,7 @@ StepResult WindowState::Finish(Optimizer& optimizer, const FinishOptions& option
         absl::StrCat(backwards_, " of ", micro_batches_, " micro-batches had a backward"), what);
   }
   if (context_ != nullptr) {
+    FinishGradients(model_);
     context_->WaitReductions(0);
     context_->ReshardIdle();
   }
@@ -163,6 +175,7 @@ Accumulation::Accumulation(Module& model, AccumulationOptions options)
   if (context_ == nullptr || context_->size() == 1) return;
   for (const Parameter& parameter : model.parameters()) {
     if (parameter.state().host != nullptr || !parameter.requires_grad()) continue;
+    if (IsIgnored(model, parameter)) continue;
     ThrowInvalidArgument(
         absl::StrCat("parameter '", parameter.name(),
                      "' is in no unit, so its gradient would not be summed over the ranks: "

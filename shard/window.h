@@ -16,10 +16,25 @@
 
 namespace sherd {
 
+// When a window's gradients are reduced.
+enum class WindowSync : uint8_t {
+  // Each micro-batch is reduced over the axes that cut the gradients, the last one over all: least
+  // memory, and the fewest bytes between the copies of a hybrid mesh.
+  kCutEach,
+  // Each micro-batch is reduced over all axes.
+  kFullEach,
+  // Nothing is sent before the last micro-batch. Memory: the whole gradients of the model.
+  kLast,
+  // As the caller's SetGradientSync says for each unit; what is left is reduced by Finish.
+  kCaller,
+};
+
 // How samples are cut into steps.
 struct AccumulationOptions {
   // Micro-batches each rank takes for one optimizer step.
   int64_t micro_batches = 1;
+  // When gradients are sent. The sums are the same.
+  WindowSync sync = WindowSync::kCutEach;
 };
 
 // What one step does with the summed gradients.
@@ -46,8 +61,8 @@ namespace internal {
 // What a window does, without the type of the batches.
 class WindowState {
  public:
-  WindowState(Module& model, std::shared_ptr<ShardContext> context, int64_t step)
-      : model_(model), context_(std::move(context)), step_(step) {}
+  WindowState(Module& model, std::shared_ptr<ShardContext> context, int64_t step, WindowSync sync)
+      : model_(model), context_(std::move(context)), step_(step), sync_(sync) {}
 
   // Agrees with all ranks. Returns false when no rank has a micro-batch. COLLECTIVE.
   // Errors: kFailedPrecondition after a failure, or if a parameter still holds a gradient.
@@ -67,12 +82,15 @@ class WindowState {
     int64_t reported_items = 0;
   };
   void CheckClean() const;
+  // Tells the units how far the gradients of the next micro-batch go.
+  void SetSync() const;
   Verdict Reduce();
   double LocalNormSquared() const;
 
   Module& model_;
   const std::shared_ptr<ShardContext> context_;
   const int64_t step_;
+  const WindowSync sync_;
   int64_t micro_batches_ = 0;
   int64_t items_ = 0;
   int64_t backwards_ = 0;
@@ -163,7 +181,7 @@ class Accumulation {
       items += internal::CountItems(count, *batch);
       batches.push_back(std::move(*batch));
     }
-    internal::WindowState state(model_, context_, steps_ + 1);
+    internal::WindowState state(model_, context_, steps_ + 1, options_.sync);
     std::optional<Window<Batch>> window;
     if (!state.Agree(static_cast<int64_t>(batches.size()), items)) return window;
     ++steps_;

@@ -108,6 +108,17 @@ inline Variable Energy(const Variable& y) { return Sum(Mul(y, y)); }
 // Values by parameter name, whole.
 using Whole = std::map<std::string, std::vector<double>>;
 
+// Whether the pieces this rank has of a parameter count in a sum over all ranks: of those that hold
+// the same pieces, one does.
+inline bool Counts(const Module& model, const Parameter& parameter) {
+  for (const Unit* unit : UnitsOf(model)) {
+    for (int i = 0; i < unit->parameters(); ++i) {
+      if (unit->local(i).storage() == parameter.local().storage()) return unit->counts_in_norm();
+    }
+  }
+  return true;
+}
+
 // The gradients that the ranks hold together; no entry: no gradient on any rank. COLLECTIVE. With
 // `mark`, what a unit reduced counts as a gradient even if this rank did not contribute, as after a
 // window's agreement.
@@ -124,7 +135,9 @@ inline Whole GradientsOf(const Module& model, ProcessGroup* group, bool mark = t
     if (!grad.defined()) continue;
     std::vector<double> whole(static_cast<size_t>(parameter.numel()), 0.0);
     const std::vector<double> piece = grad.ToHost<double>();
-    std::copy(piece.begin(), piece.end(), whole.begin() + parameter.local_offset());
+    if (Counts(model, parameter)) {
+      std::copy(piece.begin(), piece.end(), whole.begin() + parameter.local_offset());
+    }
     const bool sharded = parameter.state().host != nullptr;
     if (group != nullptr && sharded)
       group->AllReduce(whole.data(), static_cast<int64_t>(whole.size()), DType::kF64);
@@ -139,7 +152,9 @@ inline Whole ValuesOf(const Module& model, ProcessGroup* group) {
   for (const Parameter& parameter : model.parameters()) {
     std::vector<double> whole(static_cast<size_t>(parameter.numel()), 0.0);
     const std::vector<double> piece = parameter.local().ToHost<double>();
-    std::copy(piece.begin(), piece.end(), whole.begin() + parameter.local_offset());
+    if (Counts(model, parameter)) {
+      std::copy(piece.begin(), piece.end(), whole.begin() + parameter.local_offset());
+    }
     if (group != nullptr)
       group->AllReduce(whole.data(), static_cast<int64_t>(whole.size()), DType::kF64);
     all[parameter.name()] = std::move(whole);

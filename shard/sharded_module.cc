@@ -1,0 +1,229 @@
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "sherd/autograd/cast_call.h"
+#include "sherd/autograd/internal/recorder.h"
+#include "sherd/autograd/ops/elementwise.h"
+#include "sherd/runtime/base/error.h"
+#include "sherd/runtime/kernels/elementwise.h"
+#include "sherd/shard/internal/sharded_module.h"
+
+namespace sherd::internal {
+namespace {
+
+std::string CurrentErrorText() noexcept {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an exception of unknown type";
+  }
+}
+
+std::vector<UnitParameter> Describe(const std::vector<Parameter>& parameters) {
+  std::vector<UnitParameter> described;
+  for (const Parameter& p : parameters) {
+    described.push_back({p.name(), p.shape(), p.dtype(), p.requires_grad()});
+  }
+  return described;
+}
+
+std::string NameOf(const std::vector<Module*>& modules) {
+  return absl::StrJoin(modules, " + ", [](std::string* out, const Module* module) {
+    absl::StrAppend(out, PathOf(module));
+  });
+}
+
+UnitOptions OptionsOf(const FullyShardOptions& options, bool is_list) {
+  return {.stage = options.stage,
+          .precision = options.precision,
+          .park = options.park,
+          .offload = options.offload,
+          .reduce_once = options.reduce_once || is_list};
+}
+
+void Collect(const Module& module, std::vector<ShardedModule*>& out) {
+  ShardedModule* sharded = ShardedOf(module);
+  if (sharded != nullptr && std::find(out.begin(), out.end(), sharded) == out.end()) {
+    out.push_back(sharded);
+  }
+  for (const Module* child : module.children()) Collect(*child, out);
+}
+
+}  // namespace
+
+ShardedModule* ShardedOf(const Module& module) {
+  for (const std::shared_ptr<Interceptor>& interceptor : module.interceptors()) {
+    if (auto* sharded = dynamic_cast<ShardedModule*>(interceptor.get())) return sharded;
+  }
+  return nullptr;
+}
+
+ShardedModule& ShardedOrThrow(const Module& module, const char* op) {
+  if (ShardedModule* sharded = ShardedOf(module)) return *sharded;
+  ThrowInvalidArgument("the module is not a unit", {.op = op, .module_path = PathOf(&module)});
+}
+
+std::vector<ShardedModule*> CollectSharded(const Module& module) {
+  std::vector<ShardedModule*> all;
+  Collect(module, all);
+  return all;
+}
+
+ShardedModule::ShardedModule(std::vector<Module*> modules, std::vector<Parameter> parameters,
+                             std::shared_ptr<ShardContext> context,
+                             const FullyShardOptions& options)
+    : modules_(std::move(modules)),
+      parameters_(std::move(parameters)),
+      context_(std::move(context)),
+      options_(options),
+      unit_(std::make_unique<Unit>(NameOf(modules_), Describe(parameters_), context_,
+                                   OptionsOf(options, is_list()))) {
+  for (int i = 0; i < unit_->parameters(); ++i) Adopt(i);
+  unit_->SetPrefetch([this] { return Version(); }, options_.prefetch);
+}
+
+// Moves a parameter into the unit. One that has values leaves its piece of them in the shard.
+void ShardedModule::Adopt(int index) {
+  ParameterState& state = parameters_[static_cast<size_t>(index)].state();
+  const Tensor& local = unit_->local(index);
+  const int64_t offset = unit_->local_offset(index);
+  if (state.local.defined()) {
+    kernels::Copy(state.local.Slice(0, offset, offset + local.numel()), local);
+  }
+  state.value = unit_->full(index);
+  state.local = local;
+  state.local_offset = offset;
+  state.grad = Tensor();
+  state.has_grad = false;
+  state.host = this;
+  state.host_index = index;
+}
+
+ShardedModule::~ShardedModule() {
+  for (const Parameter& parameter : parameters_) {
+    ParameterState& state = parameter.state();
+    if (state.host == this) state.host = nullptr;
+  }
+}
+
+// One number for the state of all parameters: every change raises one of the versions.
+int64_t ShardedModule::Version() const {
+  int64_t version = 0;
+  for (const Parameter& parameter : parameters_) version += parameter.version();
+  return version;
+}
+
+void ShardedModule::Around(const CallContext& call) {
+  context_->CheckUsable();
+  try {
+    Enter();
+    try {
+      const ScopeGuard scope(*this, call.module());
+      const MixedPrecision& precision = options_.precision;
+      ProceedIn(call, {precision.cast_inputs ? precision.parameters : std::nullopt,
+                       precision.output});
+      CopyAliases(call.record());
+    } catch (...) {
+      unit_->AbandonForward();
+      throw;
+    }
+    Exit();
+  } catch (...) {
+    FailIfOutermost(CurrentErrorText());
+    throw;
+  }
+}
+
+void ShardedModule::FailIfOutermost(const std::string& why) noexcept {
+  if (outermost()) context_->Fail(why);
+}
+
+void ShardedModule::Unwind(const std::string& why) noexcept {
+  unit_->AbandonForward();
+  FailIfOutermost(why);
+}
+
+AfterScope ShardedModule::after_forward() const {
+  // In a recompute the call's own backward is next; of a list the next module is.
+  if (ScopeGuard::InRecompute()) return AfterScope::kForNow;
+  const bool next_member = is_list() && !outermost();
+  // Without recording no backward will come.
+  if (!IsRecording()) return next_member ? AfterScope::kForNow : AfterScope::kReshard;
+  if (!options_.reshard_after_forward.value_or(parent_ != nullptr)) return AfterScope::kKeep;
+  if (is_list()) return AfterScope::kForNow;
+  return options_.park > 1 ? AfterScope::kPark : AfterScope::kReshard;
+}
+
+void ShardedModule::Exit() {
+  unit_->ExitForward(after_forward(), IsRecording() && !ScopeGuard::InRecompute());
+  if (!IsRecording() && outermost()) context_->ReshardKept();
+}
+
+// A result that is a view of the unit's memory would be gone with the next reshard.
+void ShardedModule::CopyAliases(CallRecord& record) {
+  record.VisitResult([this](Variable& variable) {
+    if (!variable.defined()) return;
+    for (int i = 0; i < unit_->parameters(); ++i) {
+      if (variable.value().storage() == unit_->full(i).storage()) {
+        variable = Scale(variable, 1.0);
+        return;
+      }
+    }
+  });
+}
+
+void ShardedModule::CheckRead(int index) const {
+  const bool open = unit_->open();
+  if (open && unit_->gathered_version() == Version()) return;
+  ThrowFailedPrecondition(absl::StrCat(
+      "parameter '", parameters_[static_cast<size_t>(index)].name(), "' of unit '", unit_->name(),
+      open ? "' is read after a parameter of its unit was changed in the same call; change them "
+             "between calls"
+           : "' is read outside a call of its module; open a UnitScope around the read"));
+}
+
+GradTarget ShardedModule::TakeGradTarget(int index) {
+  const UnitGradient gradient = unit_->TakeGradient(index);
+  return {gradient.tensor, gradient.add ? kernels::Write::kAdd : kernels::Write::kOverwrite};
+}
+
+// A scope that failed to open or close is no longer entered, so nobody else would say that the step
+// failed.
+void ShardedModule::BackwardEnter() {
+  try {
+    unit_->BeginBackward(Version());
+  } catch (...) {
+    context_->Fail(CurrentErrorText());
+    throw;
+  }
+}
+
+void ShardedModule::BackwardExit() {
+  try {
+    unit_->EndBackward(!options_.reshard_after_backward ? AfterScope::kKeep
+                       : is_list()                      ? AfterScope::kForNow
+                                                        : AfterScope::kReshard);
+    // The outermost unit's backward ends a step's: what calls have left is reduced, and what a
+    // forward gathered and nobody used goes too.
+    if (parent_ == nullptr && !unit_->open()) context_->EndOfBackward();
+  } catch (...) {
+    context_->Fail(CurrentErrorText());
+    throw;
+  }
+}
+
+void ShardedModule::Report(LogLevel level, std::string_view text) {
+  if (context_->log()) context_->log()({level, context_->rank(), text});
+}
+
+void ShardedModule::BackwardAbandon() noexcept {
+  unit_->AbandonBackward();
+  context_->Fail(CurrentErrorText());
+}
+
+}  // namespace sherd::internal
