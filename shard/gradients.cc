@@ -24,9 +24,6 @@ void ZeroElems(const Ref<Storage>& storage, DType dtype, int64_t begin, int64_t 
 
 }  // namespace
 
-// TEMPORARY until wires land
-struct WireTypes { DType full, wire, shard; };
-
 struct GradientSums::Move {
   struct Step {
     ProcessGroup* group;
@@ -233,11 +230,11 @@ void GradientSums::Run(const Move& move) {
     const Move::Step& cut = move.cuts[k];
     const bool last = k + 1 == move.cuts.size() && direct;
     char* own = last ? target : region + cut.index * cut.elems * size;
-    cut.group->ReduceScatter(region, own, cut.elems, types.full, last && move.add, move.what);
+    cut.group->ReduceScatter(region, own, cut.elems, types, last && move.add, move.what);
     region = own;
   }
   for (ProcessGroup* group : move.replicas) {
-    group->AllReduce(region, move.elems, move.dtype, move.what);
+    group->AllReduce(region, move.elems, move.dtype, move.wire, move.what);
   }
   if (region != target) {
     const int64_t offset = (region - static_cast<char*>(move.from->data())) / size;

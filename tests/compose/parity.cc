@@ -27,18 +27,10 @@ namespace sherd::testing {
 namespace {
 
 constexpr int kSteps = 3;
-constexpr double kLearningRate = 0.05;
 
-std::string Name(const GridCase& c) {
-  const char* orders[] = {"off", "inside", "outside"};
-  const char* policies[] = {"full",       "early stop", "matmuls", "every other",
-                            "everything", "budget",     "offload"};
-  const bool off = c.checkpoint == CheckpointOrder::kOff;
-  return absl::StrCat(std::string(NameOf(c.dtype)), " W", c.ranks, " micro", c.micro_batches,
-                      " reshard ", c.reshard ? "on" : "off", " calls ", c.calls, " prefetch ",
-                      c.prefetch, " checkpoint ", orders[static_cast<int>(c.checkpoint)],
-                      off ? "" : ", ", off ? "" : policies[static_cast<int>(c.policy)]);
-}
+bool IsMixed(const GridCase& c) { return !(c.precision == MixedPrecision()); }
+
+constexpr double kLearningRate = 0.05;
 
 // The options that all checkpoints of one model share.
 CheckpointOptions OptionsOf(GridPolicy policy) {
@@ -73,8 +65,11 @@ std::vector<double> AsDoubles(const Tensor& tensor) {
 // Plain gradient descent that keeps what it was given. Its update is the oracle's own arithmetic.
 class KeepingDescent final : public Optimizer {
  public:
-  KeepingDescent(std::vector<Parameter> parameters, ProcessGroup* group)
-      : parameters_(std::move(parameters)), group_(group) {}
+  KeepingDescent(const Module& model, ProcessGroup* group)
+      : parameters_(model.parameters()), group_(group) {
+    // Of ranks that hold the same pieces, one counts them.
+    for (const Unit* unit : UnitsOf(model)) counts_ = counts_ && unit->counts_in_norm();
+  }
   const std::vector<Parameter>& parameters() const override { return parameters_; }
   void Step(const StepOptions& options) override {
     kept_.clear();
@@ -83,7 +78,9 @@ class KeepingDescent final : public Optimizer {
       if (!grad.defined()) continue;
       std::vector<double> whole(static_cast<size_t>(parameter.numel()), 0.0);
       const std::vector<double> piece = AsDoubles(grad);
-      std::copy(piece.begin(), piece.end(), whole.begin() + parameter.local_offset());
+      if (counts_) {
+        std::copy(piece.begin(), piece.end(), whole.begin() + parameter.local_offset());
+      }
       if (group_ != nullptr) {
         group_->AllReduce(whole.data(), static_cast<int64_t>(whole.size()), DType::kF64);
       }
@@ -101,6 +98,7 @@ class KeepingDescent final : public Optimizer {
  private:
   std::vector<Parameter> parameters_;
   ProcessGroup* group_;
+  bool counts_ = true;
   Gradients kept_;
 };
 
@@ -113,14 +111,24 @@ struct RunResult {
 
 void Wrap(GridModel& model, const Mesh& mesh, const GridCase& c) {
   if (!c.sharded) return;
-  const FullyShardOptions options{.reshard_after_forward = c.reshard, .prefetch = c.prefetch};
+  const FullyShardOptions options{.reshard_after_forward = c.reshard,
+                                  .park = c.park,
+                                  .reshard_after_backward = !c.keep,
+                                  .prefetch = c.prefetch,
+                                  .stage = c.stage,
+                                  .precision = c.precision,
+                                  .reduce_once = c.reduce_once,
+                                  .offload = c.offload};
   const CheckpointOptions checkpoint = OptionsOf(c.policy);
   for (GridBlock* block : model.blocks()) {
     if (c.checkpoint == CheckpointOrder::kInside) Checkpoint(*block, checkpoint);
     FullyShard(*block, mesh, options);
     if (c.checkpoint == CheckpointOrder::kOutside) Checkpoint(*block, checkpoint);
   }
-  FullyShard(model, mesh, {.prefetch = c.prefetch});
+  FullyShardOptions root = options;
+  root.reshard_after_forward = std::nullopt;
+  root.park = 0;
+  FullyShard(model, mesh, root);
 }
 
 // Starts every step from the given values, so that rounding of one step does not enter the next.
@@ -148,21 +156,36 @@ Snapshot Save(const GridModel& model) {
   return values;
 }
 
+// The micro-batches of one rank, or on one rank those of all ranks of the case in turn.
+std::vector<GridBatch> BatchesOf(const World& world, int step, const GridCase& c) {
+  const bool all = world.size() < c.ranks;
+  std::vector<GridBatch> batches;
+  for (int rank = 0; rank < c.ranks; ++rank) {
+    if (!all && rank != world.rank()) continue;
+    for (GridBatch& batch :
+         GridBatches(world.device(), step, c.ranks, rank, c.micro_batches, c.calls)) {
+      batches.push_back(std::move(batch));
+    }
+  }
+  return batches;
+}
+
 RunResult Train(World& world, const GridCase& c, const std::vector<Snapshot>* starts,
                 std::vector<Snapshot>* save) {
   GridModel model(world.device(), c.dtype);
-  Wrap(model, world.mesh(), c);
+  const int inside = c.inside == 0 ? world.size() : std::min(c.inside, world.size());
+  Wrap(model, inside == world.size() ? world.mesh() : world.MakeMesh(inside), c);
   Initialize(model, world.device(), 3);
   const CausalLmLoss loss;
-  Accumulation accumulation(model, {.micro_batches = c.micro_batches});
-  KeepingDescent optimizer(model.parameters(), c.ranks > 1 ? &world.group() : nullptr);
+  Accumulation accumulation(model, {.micro_batches = c.micro_batches * c.ranks / world.size(),
+                                    .sync = c.sync});
+  KeepingDescent optimizer(model, world.size() > 1 ? &world.group() : nullptr);
   Tape tape;
   RunResult result;
   for (int step = 0; step < kSteps; ++step) {
     if (save != nullptr) save->push_back(Save(model));
     if (starts != nullptr) Load(model, (*starts)[static_cast<size_t>(step)]);
-    std::vector<GridBatch> batches =
-        GridBatches(world.device(), step, c.ranks, world.rank(), c.micro_batches, c.calls);
+    std::vector<GridBatch> batches = BatchesOf(world, step, c);
     size_t next = 0;
     auto loader = [&]() -> std::optional<GridBatch> {
       return next < batches.size() ? std::optional(batches[next++]) : std::nullopt;
@@ -189,7 +212,12 @@ RunResult Train(World& world, const GridCase& c, const std::vector<Snapshot>* st
     result.losses.push_back(r.loss);
     result.gradients.push_back(optimizer.kept());
     if (c.sharded) {
-      for (const Unit* unit : UnitsOf(model)) EXPECT_FALSE(unit->unsharded()) << unit->name();
+      // What one rank inside cuts is whole there, and refreshed once a step.
+      const bool cut = c.stage.shard.parameters == Placement::kShard &&
+                       (world.size() == 1 || inside > 1 ||
+                        c.stage.replicate.optimizer == Placement::kReplicate ||
+                        c.stage.replicate.parameters == Placement::kShard);
+      for (const Unit* unit : UnitsOf(model)) EXPECT_EQ(unit->unsharded(), !cut) << unit->name();
     }
   }
   if (c.sharded) {
@@ -227,9 +255,12 @@ const Reference& ReferenceFor(DType dtype, int calls) {
 }
 
 // The same run on one rank without checkpoints.
-const RunResult& PlainFor(GridCase c) {
+const RunResult& PlainFor(const GridCase& of) {
   static std::map<std::tuple<DType, int, bool, int>, RunResult> runs;
-  c.checkpoint = CheckpointOrder::kOff;
+  const GridCase c{.dtype = of.dtype,
+                   .micro_batches = of.micro_batches,
+                   .reshard = of.reshard,
+                   .calls = of.calls};
   auto [it, inserted] = runs.try_emplace({c.dtype, c.micro_batches, c.reshard, c.calls});
   if (inserted) {
     const Reference& reference = ReferenceFor(c.dtype, c.calls);
@@ -240,9 +271,28 @@ const RunResult& PlainFor(GridCase c) {
   return it->second;
 }
 
+// One rank in the case's precision that takes the micro-batches of all its ranks in turn.
+const RunResult& MixedReferenceFor(const GridCase& c) {
+  static std::map<std::string, RunResult> references;
+  GridCase alone{.dtype = c.dtype,
+                 .ranks = c.ranks,
+                 .micro_batches = c.micro_batches,
+                 .calls = c.calls,
+                 .precision = c.precision};
+  // What is rounded on the wire depends on who sends it; the reference sends nothing.
+  alone.precision.reduce = std::nullopt;
+  auto [it, inserted] = references.try_emplace(NameOf(alone));
+  if (inserted) {
+    const Reference& start = ReferenceFor(c.dtype, c.calls);
+    RunRanks(1, [&](World& world) { it->second = Train(world, alone, &start.starts, nullptr); });
+  }
+  return it->second;
+}
+
 // Compares one rank's run with the reference and returns the worst error.
 double Compare(const GridCase& c, const RunResult& run, const RunResult& reference) {
-  const double tolerance = c.dtype == DType::kF64 ? 1e-12 : 1e-5;
+  const bool wire = c.precision.reduce.has_value();
+  const double tolerance = wire ? 8e-3 : c.dtype == DType::kF64 && !IsMixed(c) ? 1e-12 : 1e-5;
   double worst = 0.0;
   for (size_t step = 0; step < kSteps; ++step) {
     EXPECT_LE(std::abs(run.losses[step] / reference.losses[step] - 1.0), tolerance)
@@ -266,28 +316,65 @@ double Compare(const GridCase& c, const RunResult& run, const RunResult& referen
 
 }  // namespace
 
+std::string NameOf(const GridCase& c) {
+  const char* orders[] = {"off", "inside", "outside"};
+  const char* policies[] = {"full",       "early stop", "matmuls", "every other",
+                            "everything", "budget",     "offload"};
+  const bool off = c.checkpoint == CheckpointOrder::kOff;
+  std::string name = absl::StrCat(
+      std::string(NameOf(c.dtype)), " W", c.ranks, " micro", c.micro_batches, " reshard ",
+      c.reshard ? "on" : "off", " calls ", c.calls, " prefetch ", c.prefetch, " checkpoint ",
+      orders[static_cast<int>(c.checkpoint)], off ? "" : ", ",
+      off ? "" : policies[static_cast<int>(c.policy)]);
+  const auto cuts = [](const AxisPlacement& axis) {
+    return static_cast<int>(axis.parameters) + static_cast<int>(axis.gradients) +
+           static_cast<int>(axis.optimizer);
+  };
+  if (!(c.stage == kZero3) || c.inside > 0) {
+    absl::StrAppend(&name, ", zero ", cuts(c.stage.shard), "/", cuts(c.stage.replicate), " inside ",
+                    c.inside == 0 ? c.ranks : c.inside);
+  }
+  const char* syncs[] = {"", ", full each", ", last", ", caller"};
+  absl::StrAppend(&name, syncs[static_cast<int>(c.sync)], c.offload ? ", offload" : "",
+                  c.reduce_once ? ", once" : "", c.keep ? ", keep" : "",
+                  c.park > 0 ? absl::StrCat(", park ", c.park) : "");
+  if (c.precision.parameters) {
+    absl::StrAppend(&name, ", in ", std::string(NameOf(*c.precision.parameters)));
+  }
+  if (c.precision.reduce) {
+    absl::StrAppend(&name, ", wire ", std::string(NameOf(*c.precision.reduce)));
+  }
+  return name;
+}
+
 void ExpectParity(const GridCase& c) {
-  SCOPED_TRACE(Name(c));
+  SCOPED_TRACE(NameOf(c));
   const Reference& reference = ReferenceFor(c.dtype, c.calls);
-  const RunResult* plain = c.ranks == 1 ? &PlainFor(c) : nullptr;
+  const bool mixed = IsMixed(c);
+  const RunResult& want = mixed ? MixedReferenceFor(c) : reference.run;
+  const RunResult* plain = c.ranks == 1 && !mixed ? &PlainFor(c) : nullptr;
   std::mutex mutex;
   double worst = 0.0;
   RunRanks(c.ranks, [&](World& world) {
     const RunResult run =
-        Train(world, c, c.dtype == DType::kF64 ? nullptr : &reference.starts, nullptr);
+        Train(world, c, c.dtype == DType::kF64 && !mixed ? nullptr : &reference.starts, nullptr);
     const std::lock_guard<std::mutex> lock(mutex);
-    worst = std::max(worst, Compare(c, run, reference.run));
+    worst = std::max(worst, Compare(c, run, want));
     if (plain != nullptr) {
       EXPECT_EQ(run.losses, plain->losses) << "bits without checkpoints";
       EXPECT_EQ(run.gradients, plain->gradients) << "bits without checkpoints";
     }
     const int64_t calls = int64_t{kSteps} * c.calls * c.micro_batches;
-    EXPECT_EQ(run.plain_reductions, calls);
-    if (c.reshard) {
+    const bool plain_options = c.stage == kZero3 && c.sync == WindowSync::kCutEach &&
+                               !c.offload && !c.reduce_once && !c.keep && c.inside == 0;
+    if (plain_options) {
+      EXPECT_EQ(run.plain_reductions, calls);
+    }
+    if (plain_options && c.reshard) {
       EXPECT_EQ(run.plain_gathers, 2 * calls);
     }
   });
-  std::printf("%-85s worst relative error %.1e%s\n", Name(c).c_str(), worst,
+  std::printf("%-95s worst relative error %.1e%s\n", NameOf(c).c_str(), worst,
               plain != nullptr ? "; bits as without checkpoints" : "");
 }
 

@@ -3,6 +3,8 @@
 #include <string>
 
 #include "sherd/runtime/core/dtype.h"
+#include "sherd/shard/stage.h"
+#include "sherd/shard/window.h"
 
 namespace sherd::testing {
 
@@ -32,11 +34,24 @@ struct GridCase {
   int prefetch = 1;
   int calls = 1;  // forwards before one backward
   bool sharded = true;
+  Stage stage = kZero3;
+  int inside = 0;  // ranks along the shard axis; 0: all
+  WindowSync sync = WindowSync::kCutEach;
+  MixedPrecision precision = {};
+  bool offload = false;
+  bool reduce_once = false;
+  bool keep = false;  // gathered from one micro-batch to the next
+  int park = 0;
 };
 
+// What to call a case in messages and tables.
+std::string NameOf(const GridCase& c);
+
 // Trains three steps and expects losses, and gradients of each parameter in relative L2 norm, to be
-// those of the unsharded model on one rank: within 1e-12 in f64, within 1e-5 in f32. On one rank,
-// also the bits of the same run without checkpoints. Prints the worst error.
+// those of the unsharded model on one rank: within 1e-12 in f64, within 1e-5 in f32. With a
+// precision of its own, those of one rank in that precision that takes all ranks' micro-batches in
+// turn, within 1e-5. On one rank, also the bits of the same run without checkpoints. Prints the
+// worst error.
 void ExpectParity(const GridCase& c);
 
 }  // namespace sherd::testing
