@@ -62,9 +62,9 @@ void CheckOptions(const FullyShardOptions& options, const ErrorContext& what) {
     ThrowInvalidArgument(absl::StrCat("prefetch is ", options.prefetch, "; it is 0 or more"), what);
   }
   const MixedPrecision& precision = options.precision;
-  for (const auto& [dtype, name] : {std::pair(precision.parameters, "parameters"),
-                                    std::pair(precision.reduce, "reduce"),
-                                    std::pair(precision.output, "output")}) {
+  for (const auto& [dtype, name] :
+       {std::pair(precision.parameters, "parameters"), std::pair(precision.reduce, "reduce"),
+        std::pair(precision.output, "output")}) {
     if (!dtype.has_value() || IsFloating(*dtype)) continue;
     ThrowInvalidArgument(absl::StrCat("precision.", name, " is ", std::string(NameOf(*dtype)),
                                       ", which is no floating dtype"),

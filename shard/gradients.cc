@@ -90,8 +90,7 @@ LayoutPiece GradientSums::PieceAt(int i, int level) const {
 
 void GradientSums::Allocate(Sum& sum, size_t segment) {
   if (!sum.stores[segment]) {
-    const int64_t bytes =
-        Elems(segment, sum.level) * SizeOf(layout_.segments()[segment].dtype);
+    const int64_t bytes = Elems(segment, sum.level) * SizeOf(layout_.segments()[segment].dtype);
     sum.stores[segment] = MakeRef<Storage>(context_.device(), bytes, sum.category);
   }
   sum.stores[segment]->Allocate();

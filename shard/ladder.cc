@@ -34,11 +34,10 @@ Ladder::Ladder(const Layout& layout, const UnitAxes& axes, Options options, cons
     for (size_t s = 0; s < segments; ++s) {
       const int64_t bytes = Elems(s, rung.level) * SizeOf(gathered(s));
       const bool same = bottom == 0 && gathered(s) == shards_[s].dtype() && !options_.offload;
-      rung.stores.push_back(
-          same ? MakeRef<Storage>(shards_[s].storage(), bytes)
-               : MakeRef<Storage>(device, bytes,
-                                  rung.kept ? MemoryCategory::kParameterShard
-                                            : MemoryCategory::kUnsharded));
+      rung.stores.push_back(same ? MakeRef<Storage>(shards_[s].storage(), bytes)
+                                 : MakeRef<Storage>(device, bytes,
+                                                    rung.kept ? MemoryCategory::kParameterShard
+                                                              : MemoryCategory::kUnsharded));
     }
   }
   for (const Ref<Storage>& store : rungs_.back().stores) store->set_owner(owner);

@@ -29,8 +29,7 @@ class Prefetcher {
   // `unit` needed a gather, which has been started: starts those ahead, `depth` of those that
   // followed, or those of the list for the cycle's direction (forward, backward) where there is
   // one. Errors: those of starting a gather.
-  void Gathered(Unit* unit, int depth,
-                std::span<const std::optional<std::vector<Unit*>>, 2> lists);
+  void Gathered(Unit* unit, int depth, std::span<const std::optional<std::vector<Unit*>>, 2> lists);
   // A scope is open, and closed. The last one to close ends the cycle.
   void Opened() { ++open_; }
   void Closed();

@@ -125,8 +125,8 @@ void ShardedModule::Around(const CallContext& call) {
     try {
       const ScopeGuard scope(*this, call.module());
       const MixedPrecision& precision = options_.precision;
-      ProceedIn(call, {precision.cast_inputs ? precision.parameters : std::nullopt,
-                       precision.output});
+      ProceedIn(call,
+                {precision.cast_inputs ? precision.parameters : std::nullopt, precision.output});
       CopyAliases(call.record());
     } catch (...) {
       unit_->AbandonForward();

@@ -42,8 +42,8 @@ Unit::Unit(std::string name, std::vector<UnitParameter> parameters,
     const auto s = static_cast<size_t>(layout_.segment_of(i));
     const UnitParameter& parameter = parameters_[At(i)];
     const LayoutPiece piece = layout_.PieceOf(i, axes_.piece());
-    full_.push_back(Tensor::View(ladder_.full(s), layout_.offset_of(i), ladder_.gathered(s),
-                                 parameter.shape));
+    full_.push_back(
+        Tensor::View(ladder_.full(s), layout_.offset_of(i), ladder_.gathered(s), parameter.shape));
     local_.push_back(Tensor::View(ladder_.shard(s).storage(), piece.chunk_offset, parameter.dtype,
                                   {piece.elems}));
   }
@@ -244,9 +244,8 @@ void Unit::SetTrainable(int i, bool trainable) {
     if (used(k)) why = "while its unit holds gradients; step or clear them first";
   }
   if (why != nullptr) {
-    ThrowFailedPrecondition(
-        absl::StrCat("parameter '", parameters_[At(i)].name, "' of unit '", name_, "' is ",
-                     trainable ? "unfrozen " : "frozen ", why));
+    ThrowFailedPrecondition(absl::StrCat("parameter '", parameters_[At(i)].name, "' of unit '",
+                                         name_, "' is ", trainable ? "unfrozen " : "frozen ", why));
   }
   gradients_.SetTrainable(i, trainable);
 }

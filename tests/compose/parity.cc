@@ -177,8 +177,8 @@ RunResult Train(World& world, const GridCase& c, const std::vector<Snapshot>* st
   Wrap(model, inside == world.size() ? world.mesh() : world.MakeMesh(inside), c);
   Initialize(model, world.device(), 3);
   const CausalLmLoss loss;
-  Accumulation accumulation(model, {.micro_batches = c.micro_batches * c.ranks / world.size(),
-                                    .sync = c.sync});
+  Accumulation accumulation(
+      model, {.micro_batches = c.micro_batches * c.ranks / world.size(), .sync = c.sync});
   KeepingDescent optimizer(model, world.size() > 1 ? &world.group() : nullptr);
   Tape tape;
   RunResult result;
@@ -321,11 +321,11 @@ std::string NameOf(const GridCase& c) {
   const char* policies[] = {"full",       "early stop", "matmuls", "every other",
                             "everything", "budget",     "offload"};
   const bool off = c.checkpoint == CheckpointOrder::kOff;
-  std::string name = absl::StrCat(
-      std::string(NameOf(c.dtype)), " W", c.ranks, " micro", c.micro_batches, " reshard ",
-      c.reshard ? "on" : "off", " calls ", c.calls, " prefetch ", c.prefetch, " checkpoint ",
-      orders[static_cast<int>(c.checkpoint)], off ? "" : ", ",
-      off ? "" : policies[static_cast<int>(c.policy)]);
+  std::string name =
+      absl::StrCat(std::string(NameOf(c.dtype)), " W", c.ranks, " micro", c.micro_batches,
+                   " reshard ", c.reshard ? "on" : "off", " calls ", c.calls, " prefetch ",
+                   c.prefetch, " checkpoint ", orders[static_cast<int>(c.checkpoint)],
+                   off ? "" : ", ", off ? "" : policies[static_cast<int>(c.policy)]);
   const auto cuts = [](const AxisPlacement& axis) {
     return static_cast<int>(axis.parameters) + static_cast<int>(axis.gradients) +
            static_cast<int>(axis.optimizer);
@@ -365,8 +365,8 @@ void ExpectParity(const GridCase& c) {
       EXPECT_EQ(run.gradients, plain->gradients) << "bits without checkpoints";
     }
     const int64_t calls = int64_t{kSteps} * c.calls * c.micro_batches;
-    const bool plain_options = c.stage == kZero3 && c.sync == WindowSync::kCutEach &&
-                               !c.offload && !c.reduce_once && !c.keep && c.inside == 0;
+    const bool plain_options = c.stage == kZero3 && c.sync == WindowSync::kCutEach && !c.offload &&
+                               !c.reduce_once && !c.keep && c.inside == 0;
     if (plain_options) {
       EXPECT_EQ(run.plain_reductions, calls);
     }

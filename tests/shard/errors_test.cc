@@ -134,7 +134,9 @@ TEST(ShardErrors, FullyShardRefuses) {
     EXPECT_EQ(UnitOf(root.tied)->parameters(), 1);
     EXPECT_EQ(UnitOf(root)->parameters(), 1) << "the tied weight is the common ancestor's";
     LinearLayer first(2, 2, Initializer::Constant(1.0)), second(2, 2, Initializer::Constant(1.0));
-    ExpectError(ErrorOf([&] { FullyShard({&first, &first}, world.mesh()); }),
+    ExpectError(ErrorOf([&] {
+                  FullyShard({&first, &first}, world.mesh());
+                }),
                 {"'the root module' is given beside"});
     ExpectError(ErrorOf([&] { FullyShard({}, world.mesh()); }), {"an empty list"});
     ExpectError(ErrorOf([&] { FullyShard({&first, nullptr}, world.mesh()); }), {"null module"});
@@ -143,17 +145,15 @@ TEST(ShardErrors, FullyShardRefuses) {
     LinearLayer third(2, 2, Initializer::Constant(1.0));
     ExpectError(ErrorOf([&] { FullyShard(third, world.mesh(), {.park = 3}); }),
                 {"leave the parameters on 3 ranks", "the shard axis has 1"});
-    ExpectError(
-        ErrorOf([&] { FullyShard(third, world.mesh(), {.park = 2, .stage = kZero2}); }),
-        {"leave the parameters on 2 ranks", "does not cut them"});
+    ExpectError(ErrorOf([&] { FullyShard(third, world.mesh(), {.park = 2, .stage = kZero2}); }),
+                {"leave the parameters on 2 ranks", "does not cut them"});
     const Stage inverted{{Placement::kShard, Placement::kReplicate, Placement::kShard}, {}};
     ExpectError(ErrorOf([&] { FullyShard(third, world.mesh(), {.stage = inverted}); }),
                 {"the stage's shard axis", "parameters without their gradients"});
-    ExpectError(
-        ErrorOf([&] {
-          FullyShard(third, world.mesh(), {.precision = {.parameters = DType::kI32}});
-        }),
-        {"precision.parameters is i32", "no floating dtype"});
+    ExpectError(ErrorOf([&] {
+                  FullyShard(third, world.mesh(), {.precision = {.parameters = DType::kI32}});
+                }),
+                {"precision.parameters is i32", "no floating dtype"});
 
     LinearLayer empty(0, 2, Initializer::Constant(1.0));
     ExpectError(ErrorOf([&] { FullyShard(empty, world.mesh()); }), {"'weight' has no elements"});

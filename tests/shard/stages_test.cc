@@ -19,9 +19,12 @@ struct Row {
   Stage stage;
 };
 
-const Row kRows[] = {{"data parallel", kDataParallel},       {"zero 1", kZero1},
-                     {"zero 2", kZero2},                     {"zero 3", kZero3},
-                     {"hybrid optimizer", kHybridOptimizer}, {"zero 3 everywhere", kZero3Everywhere},
+const Row kRows[] = {{"data parallel", kDataParallel},
+                     {"zero 1", kZero1},
+                     {"zero 2", kZero2},
+                     {"zero 3", kZero3},
+                     {"hybrid optimizer", kHybridOptimizer},
+                     {"zero 3 everywhere", kZero3Everywhere},
                      {"zero 2 inside 1", {kShardGradients, kShardOptimizer}}};
 
 // All ranks, how many of them along the shard axis.
@@ -78,6 +81,9 @@ TEST(Stages, GiveThePlainGradientsUnderEveryPatternOfSynchronisation) {
     const Whole want = Reference(ranks.first);
     for (const Row& row : kRows) {
       for (const Pattern& pattern : patterns) {
+        // All patterns on the meshes that differ in kind, the mixed one on the others.
+        const bool kind = ranks.first < 3 || ranks == Ranks{4, 2};
+        if (!kind && &pattern != &patterns[3]) continue;
         SCOPED_TRACE(absl::StrCat(row.name, ", ", ranks.first, " ranks, ", ranks.second,
                                   " inside, pattern ", &pattern - patterns));
         ExpectReference(ranks, {.stage = row.stage}, pattern, want);
@@ -97,7 +103,8 @@ TEST(Stages, GiveThePlainGradientsWithEveryOtherOption) {
             FullyShardOptions{.reshard_after_backward = false, .stage = row.stage},
             FullyShardOptions{.stage = row.stage, .reduce_once = true},
             FullyShardOptions{.prefetch = 2, .stage = row.stage, .offload = true}}) {
-        SCOPED_TRACE(absl::StrCat(row.name, ", ", ranks.first, " ranks, ", ranks.second, " inside"));
+        SCOPED_TRACE(
+            absl::StrCat(row.name, ", ", ranks.first, " ranks, ", ranks.second, " inside"));
         ExpectReference(ranks, options, pattern, want);
       }
     }
@@ -121,11 +128,11 @@ TEST(Stages, HoldWhatTheTableSays) {
     int64_t parameters, kept, gradients;  // how many ranks share a copy of the pieces
   };
   // Owned pieces, what is kept of the parameters beside them, done gradients.
-  for (const Want& want : {Want{"data parallel", kDataParallel, 1, 0, 1},
-                           Want{"zero 1", kZero1, 2, 1, 2}, Want{"zero 2", kZero2, 2, 1, 2},
-                           Want{"zero 3", kZero3, 2, 0, 2},
-                           Want{"hybrid optimizer", kHybridOptimizer, 4, 2, 4},
-                           Want{"everywhere", kZero3Everywhere, 4, 0, 4}}) {
+  for (const Want& want :
+       {Want{"data parallel", kDataParallel, 1, 0, 1}, Want{"zero 1", kZero1, 2, 1, 2},
+        Want{"zero 2", kZero2, 2, 1, 2}, Want{"zero 3", kZero3, 2, 0, 2},
+        Want{"hybrid optimizer", kHybridOptimizer, 4, 2, 4},
+        Want{"everywhere", kZero3Everywhere, 4, 0, 4}}) {
     SCOPED_TRACE(want.name);
     RunRanks(4, [&](World& world) {
       ShardModel model(1);
@@ -144,7 +151,8 @@ TEST(Stages, HoldWhatTheTableSays) {
       const MemoryStats stats = world.device().allocator().stats();
       EXPECT_EQ(stats[MemoryCategory::kParameterShard].current_bytes,
                 rounded(whole / want.parameters) + (want.kept ? rounded(whole / want.kept) : 0));
-      EXPECT_EQ(stats[MemoryCategory::kGradientShard].current_bytes, rounded(whole / want.gradients));
+      EXPECT_EQ(stats[MemoryCategory::kGradientShard].current_bytes,
+                rounded(whole / want.gradients));
       EXPECT_EQ(stats[MemoryCategory::kGradient].current_bytes, 0);
       EXPECT_EQ(stats[MemoryCategory::kUnsharded].current_bytes, 0);
       EXPECT_EQ(layout.shard_bytes() * want.parameters, whole);
