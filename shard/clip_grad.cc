@@ -15,16 +15,6 @@
 namespace sherd {
 namespace {
 
-// Whether this rank counts a unit's pieces, where several ranks hold the same.
-template <typename U>
-bool Counts(const U& unit) {
-  if constexpr (requires { unit.counts_in_norm(); }) {
-    return unit.counts_in_norm();
-  } else {
-    return true;
-  }
-}
-
 // Takes one gradient into a norm that is on its way.
 double Accumulate(NormType type, double part, const Tensor& gradient) {
   switch (type) {
@@ -49,7 +39,7 @@ void LocalNormPart(const Module& model, NormType type, int rank, std::span<doubl
   SHERD_CHECK(own < slots.size(), "the parts of a norm have no slot for this rank");
   double& part = slots[own];
   for (Unit* unit : UnitsOf(model)) {
-    if (!Counts(*unit)) continue;
+    if (!unit->counts_in_norm()) continue;
     for (int i = 0; i < unit->parameters(); ++i) {
       const Tensor gradient = unit->HeldGradient(i);
       if (gradient.defined()) part = Accumulate(type, part, gradient);

@@ -45,6 +45,9 @@ class ShardedModule final : public Interceptor,
   void ClearGrad(int index) override { unit_->ClearGradient(index); }
   void AwaitReaders(int) override { unit_->AwaitReaders(); }
   bool InBackward(int) const override { return unit_->in_backward(); }
+  void RequiresGradChanged(int index) override {
+    unit_->SetTrainable(index, parameters_[static_cast<size_t>(index)].requires_grad());
+  }
 
   void BackwardEnter() override;
   void BackwardExit() override;
