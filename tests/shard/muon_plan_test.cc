@@ -62,5 +62,21 @@ TEST(MuonPlanTest, ACutMatrixMovesToItsOwnerAndBack) {
   EXPECT_EQ(rounds[0].out[0].piece.offset, 0);
 }
 
+TEST(MuonPlanTest, OfEqualPiecesOneIsSentAndAllGetTheResult) {
+  // Two copies, each cut in two: ranks 0 and 2 hold the same, and 1 and 3.
+  const std::vector<MatrixPlace> places = {PlaceOf(10, {{0, 5}, {5, 5}, {0, 5}, {5, 5}})};
+  const std::vector<MuonRound> rounds = PlanMuon(places, std::vector<int>{0}, 4, 1000);
+  ASSERT_EQ(rounds.size(), 1u);
+  EXPECT_EQ(rounds[0].owners, std::vector<int>{0});
+  ASSERT_EQ(rounds[0].in.size(), 1u);
+  EXPECT_EQ(rounds[0].in[0].from, 1);
+  // Rank 2 wants what the owner has too.
+  ASSERT_EQ(rounds[0].out.size(), 2u);
+  EXPECT_EQ(rounds[0].out[0].piece.offset, 0);
+  EXPECT_EQ(rounds[0].out[1].piece.offset, 5);
+  EXPECT_EQ(rounds[0].out[1].at, 5);
+  EXPECT_EQ(rounds[0].out_slot, 10);
+}
+
 }  // namespace
 }  // namespace sherd::testing

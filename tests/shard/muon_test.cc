@@ -355,6 +355,7 @@ std::pair<int64_t, int64_t> GathersOf(int ranks, const std::vector<Shape>& shape
 TEST(MuonTest, SendsOnlyWhatABorderCutsFromItsOwner) {
   // Each rank holds whole matrices: nothing to send.
   EXPECT_EQ(GathersOf(2, {{4, 4}, {4, 4}}), (std::pair<int64_t, int64_t>(0, 0)));
+  EXPECT_EQ(GathersOf(2, {{2, 4}, {2, 4}, {4, 4}}), (std::pair<int64_t, int64_t>(0, 0)));
   // 15 and 12 elements in chunks of 14: the last element of the first goes to rank 0 and its update
   // back, 4 bytes from each of two ranks.
   EXPECT_EQ(GathersOf(2, {{3, 5}, {3, 4}}), (std::pair<int64_t, int64_t>(4, 4 * 4)));
