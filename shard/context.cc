@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "sherd/runtime/base/error.h"
+#include "sherd/shard/flight_recorder.h"
 #include "sherd/shard/unit.h"
 
 namespace sherd {
@@ -131,12 +132,26 @@ void ShardContext::WaitReductions(int in_flight) {
     const Work oldest = std::move(reductions_.front());
     reductions_.pop_front();
     try {
+      EventLog* const log = oldest.done() ? nullptr : events_;
+      const EventSpan waiting(
+          log,
+          {.kind = EventKind::kWait, .phase = prefetcher_.phase(), .op = EventOp::kReduceScatter});
       oldest.Wait();
     } catch (const Error& error) {
       Fail(error.what());
       throw;
     }
   }
+}
+
+void ShardContext::SetEvents(EventLog* log) {
+  events_ = log;
+  for (Unit* unit : units_) unit->NameEvents(log);
+}
+
+void ShardContext::Register(Unit* unit) {
+  units_.push_back(unit);
+  unit->NameEvents(events_);
 }
 
 void ShardContext::Unregister(Unit* unit) {
@@ -174,6 +189,11 @@ void ShardContext::EndOfBackward() {
 void ShardContext::Fail(const std::string& what) noexcept {
   if (failure_.has_value()) return;
   failure_ = what;
+  if (events_ != nullptr && log()) {
+    log()({.level = LogLevel::kError,
+           .rank = rank(),
+           .text = absl::StrCat("a step failed: ", what, "\n", FlightRecord(*events_))});
+  }
   if (size() > 1) control_->Abort(absl::AbortedError(what));
   prefetcher_.DropAhead();
 }

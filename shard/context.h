@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "sherd/runtime/comm/mesh.h"
+#include "sherd/runtime/core/events.h"
 #include "sherd/runtime/core/stream.h"
 #include "sherd/shard/axes.h"
 #include "sherd/shard/prefetch.h"
@@ -57,7 +58,13 @@ class ShardContext {
 
   Prefetcher& prefetcher() { return prefetcher_; }
 
-  void Register(Unit* unit) { units_.push_back(unit); }
+  // Writes what the units do to `log` from now on; null: nothing, at the cost of a branch. A
+  // failure then also reports the flight record to the mesh's log sink. Ownership: `log` outlives
+  // the units, or the next call of this. REQUIRES: no call is open, no reduction in flight.
+  void SetEvents(EventLog* log);
+  EventLog* events() const { return events_; }
+
+  void Register(Unit* unit);
   void Unregister(Unit* unit);
   const std::vector<Unit*>& units() const { return units_; }
 
@@ -111,6 +118,7 @@ class ShardContext {
   std::deque<Work> reductions_;
   std::vector<Unit*> units_;
   Unit* kept_ = nullptr;
+  EventLog* events_ = nullptr;
   std::optional<std::string> failure_;
 };
 

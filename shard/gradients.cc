@@ -39,6 +39,14 @@ struct GradientSums::Move {
   absl::InlinedVector<Step, 2> cuts;
   absl::InlinedVector<ProcessGroup*, 2> replicas;
   ErrorContext what;
+
+  // Of the buffers that are reduced, as they travel.
+  int64_t bytes() const {
+    int64_t pieces = replicas.empty() ? 0 : 1;
+    for (const Step& cut : cuts)
+      pieces += cut.elems / std::max<int64_t>(elems, 1) * cut.group->size();
+    return pieces * elems * SizeOf(wire);
+  }
 };
 
 GradientSums::GradientSums(const Layout& layout, const UnitAxes& axes, Options options,
@@ -213,7 +221,20 @@ void GradientSums::Reduce(bool finish) {
   if (moves.empty()) return;
   ++reductions_;
   const ErrorContext what = moves.front().what;
-  context_.Reduce(what, [moves = std::move(moves)] {
+  EventLog* const log = context_.events();
+  Event event;
+  if (log != nullptr) {
+    event = {.kind = EventKind::kCollective,
+             .lane = EventLane::kReduce,
+             .phase = context_.prefetcher().phase(),
+             .op = moves.front().cuts.empty() ? EventOp::kAllReduce : EventOp::kReduceScatter,
+             .unit = event_unit_,
+             .sequence = reductions_};
+    for (const Move& move : moves) event.bytes += move.bytes();
+    event = log->Enqueue(event);
+  }
+  context_.Reduce(what, [moves = std::move(moves), log, event] {
+    const EventSpan running(log, event);
     for (const Move& move : moves) Run(move);
   });
 }

@@ -49,6 +49,9 @@ class GradientSums {
   GradientSums(const Layout& layout, const UnitAxes& axes, Options options, ShardContext& context,
                const std::string& name);
 
+  // The unit's name in the context's event log.
+  void set_event_unit(int unit) { event_unit_ = unit; }
+
   // A parameter that is not trainable takes no part; all ranks say the same. REQUIRES: nothing is
   // held.
   void SetTrainable(int i, bool trainable);
@@ -115,6 +118,7 @@ class GradientSums {
   std::vector<bool> trainable_;
   std::vector<bool> used_;
   int64_t reductions_ = 0;
+  int event_unit_ = 0;
 };
 
 }  // namespace sherd

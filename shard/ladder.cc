@@ -73,6 +73,15 @@ bool Ladder::Prepare(int64_t version) {
   return rungs_[climb_from_].level > 0;
 }
 
+int64_t Ladder::climb_bytes() const {
+  int64_t bytes = 0;
+  for (size_t r = climb_from_ + 1; r < rungs_.size(); ++r) {
+    if (rungs_[r - 1].level == rungs_[r].level) continue;
+    for (const Ref<Storage>& store : rungs_[r].stores) bytes += store->bytes();
+  }
+  return bytes;
+}
+
 void Ladder::Climb(const ErrorContext& what) {
   for (size_t r = climb_from_; r + 1 < rungs_.size(); ++r) {
     for (size_t s = 0; s < shards_.size(); ++s) ClimbOne(s, rungs_[r], rungs_[r + 1], what);

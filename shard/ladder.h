@@ -43,6 +43,8 @@ class Ladder {
   // Takes the memory for a gather of `version`. Returns whether the climb communicates, so that it
   // belongs on a stream. Errors: kResourceExhausted, with nothing taken.
   bool Prepare(int64_t version);
+  // Bytes of the buffers that the prepared climb fills by all-gathers.
+  int64_t climb_bytes() const;
   // Climbs. Threads: any one, after Prepare and before the next. COLLECTIVE over the unit's ranks.
   void Climb(const ErrorContext& what);
   // Frees what a call gathered; with `park` keeps what a forward leaves for its backward. REQUIRES:

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "sherd/runtime/core/events.h"
+
 namespace sherd {
 
 class Unit;
@@ -30,6 +32,13 @@ class Prefetcher {
   // followed, or those of the list for the cycle's direction (forward, backward) where there is
   // one. Errors: those of starting a gather.
   void Gathered(Unit* unit, int depth, std::span<const std::optional<std::vector<Unit*>>, 2> lists);
+  // Which part of a step the open cycle is: kForward or kBackward; kNone without one.
+  EventPhase phase() const {
+    return open_ == 0      ? EventPhase::kNone
+           : cycle_.second ? EventPhase::kBackward
+                           : EventPhase::kForward;
+  }
+  bool in_backward() const { return open_ > 0 && cycle_.second; }
   // A scope is open, and closed. The last one to close ends the cycle.
   void Opened() { ++open_; }
   void Closed();

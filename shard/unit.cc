@@ -125,11 +125,35 @@ void Unit::StartGather(int64_t version) {
   ++gathers_;
   if (!communicates) return ladder_.Climb({});
   const ErrorContext what{.op = "all_gather", .module_path = absl::StrCat("unit '", name_, "'")};
-  gather_ = context_->Gather(what, [this, what] { ladder_.Climb(what); });
+  EventLog* const log = events_;
+  Event event;
+  if (log != nullptr) {
+    event = EventOf(EventKind::kCollective, context_->prefetcher().phase(), EventOp::kAllGather);
+    event.lane = EventLane::kGather;
+    event.bytes = ladder_.climb_bytes();
+    event = log->Enqueue(event);
+  }
+  gather_ = context_->Gather(what, [this, what, log, event] {
+    const EventSpan running(log, event);
+    ladder_.Climb(what);
+  });
+}
+
+void Unit::NameEvents(EventLog* log) {
+  events_ = log;
+  event_unit_ = log != nullptr ? log->Intern(name_) : 0;
+  gradients_.set_event_unit(event_unit_);
+}
+
+Event Unit::EventOf(EventKind kind, EventPhase phase, EventOp op) const {
+  return {.kind = kind, .phase = phase, .op = op, .unit = event_unit_, .sequence = gathers_};
 }
 
 void Unit::AwaitGather() {
   try {
+    EventLog* const log = gather_.done() ? nullptr : events_;
+    const EventSpan waiting(
+        log, EventOf(EventKind::kWait, context_->prefetcher().phase(), EventOp::kAllGather));
     gather_.Wait();
   } catch (const Error& error) {
     ladder_.Invalidate();
@@ -143,6 +167,7 @@ void Unit::AwaitGather() {
 void Unit::EnterForward(int64_t version) {
   context_->ScopeOpens(this);
   context_->prefetcher().Begin(this, /*backward=*/false);
+  if (events_ != nullptr) events_->Begin(ForwardEvent());
   Unshard(version);
   ++forward_open_;
   context_->prefetcher().Opened();
@@ -151,12 +176,18 @@ void Unit::EnterForward(int64_t version) {
 
 void Unit::ExitForward(AfterScope after, bool backward_follows) {
   --forward_open_;
+  if (events_ != nullptr) events_->End(ForwardEvent());
   if (backward_follows) ++calls_ahead_;
   context_->prefetcher().Closed();
   stays_ = false;
   if (open()) return;
   phase_ = "after a forward";
   Settle(after);
+}
+
+Event Unit::ForwardEvent() const {
+  return EventOf(EventKind::kScope, context_->prefetcher().in_backward() ? EventPhase::kRecompute
+                                                                         : EventPhase::kForward);
 }
 
 void Unit::Settle(AfterScope after) {
@@ -175,6 +206,7 @@ void Unit::AbandonForward() noexcept {
 void Unit::BeginBackward(int64_t version) {
   context_->ScopeOpens(this);
   context_->prefetcher().Begin(this, /*backward=*/true);
+  if (events_ != nullptr) events_->Begin(EventOf(EventKind::kScope, EventPhase::kBackward));
   Unshard(version);
   ++backward_open_;
   context_->prefetcher().Opened();
@@ -203,6 +235,7 @@ void Unit::EndBackward(AfterScope after) {
     phase_ = forward_open_ > 0 ? "in a forward" : "after a backward";
   }
   --backward_open_;
+  if (events_ != nullptr) events_->End(EventOf(EventKind::kScope, EventPhase::kBackward));
   context_->prefetcher().Closed();
   stays_ = after == AfterScope::kKeep;
   if (!open()) Settle(after);
@@ -256,6 +289,9 @@ void Unit::Release(bool park) {
   AwaitReaders();  // which write what is freed, too
   ladder_.Drop(park);
   unsharded_ = false;
+  if (events_ != nullptr) {
+    events_->Instant(EventOf(EventKind::kReshard, context_->prefetcher().phase()));
+  }
 }
 
 void Unit::Clear() {

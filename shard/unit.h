@@ -173,6 +173,9 @@ class Unit final : public StorageOwner {
   // After a failure: no open scopes, no gradients, resharded.
   void Clear();
 
+  // The context's event log has changed. See ShardContext::SetEvents.
+  void NameEvents(EventLog* log);
+
   // Collectives so far: gathers of the whole, reductions of a call's gradients.
   int64_t gathers() const { return gathers_; }
   int64_t reductions() const { return gradients_.reductions(); }
@@ -186,6 +189,9 @@ class Unit final : public StorageOwner {
   void StartGather(int64_t version);
   void AwaitGather();
   void Release(bool park);
+  // An event of this unit in the open part of the step.
+  Event EventOf(EventKind kind, EventPhase phase, EventOp op = EventOp::kNone) const;
+  Event ForwardEvent() const;
   void Settle(AfterScope after);
 
   const std::string name_;
@@ -211,6 +217,8 @@ class Unit final : public StorageOwner {
   int backward_open_ = 0;
   int calls_ahead_ = 0;  // recorded calls whose backward has not come yet
   int64_t gathers_ = 0;
+  EventLog* events_ = nullptr;
+  int event_unit_ = 0;
   const char* phase_ = "not called yet";
 };
 

@@ -1,14 +1,13 @@
 #include "sherd/shard/window.h"
 
 #include <algorithm>
-#include <cmath>
 #include <exception>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "sherd/autograd/internal/hooks.h"
 #include "sherd/autograd/tape.h"
 #include "sherd/runtime/base/error.h"
-#include "sherd/runtime/kernels/reduce.h"
 #include "sherd/shard/fully_shard.h"
 
 namespace sherd {
@@ -30,6 +29,9 @@ bool WindowState::Agree(int64_t micro_batches, int64_t items) {
   CheckClean();
   micro_batches_ = micro_batches;
   items_ = items;
+  if (EventLog* const log = events()) {
+    log->Begin({.kind = EventKind::kStep, .phase = EventPhase::kFinish, .sequence = step_});
+  }
   if (context_ == nullptr || context_->size() == 1) return micro_batches > 0;
   // One slot for each rank's micro-batches, so that a disagreement can be told in full; then the
   // items.
@@ -49,10 +51,10 @@ bool WindowState::Agree(int64_t micro_batches, int64_t items) {
 }
 
 void WindowState::SetSync() const {
-  if (sync_ == WindowSync::kCaller) return;
+  if (options_.sync == WindowSync::kCaller) return;
   GradientSync sync = GradientSync::kFull;
-  if (backwards_ + 1 < micro_batches_ && sync_ != WindowSync::kFullEach) {
-    sync = sync_ == WindowSync::kLast ? GradientSync::kNone : GradientSync::kCutOnly;
+  if (backwards_ + 1 < micro_batches_ && options_.sync != WindowSync::kFullEach) {
+    sync = options_.sync == WindowSync::kLast ? GradientSync::kNone : GradientSync::kCutOnly;
   }
   SetGradientSync(model_, sync);
 }
@@ -72,7 +74,8 @@ void WindowState::Backward(const LossSum& loss, CallSite site) {
   }
   SetSync();
   try {
-    tape->Backward(loss.value, 1.0 / static_cast<double>(std::max<int64_t>(items_, 1)), {}, site);
+    const double scale = options_.scaler != nullptr ? options_.scaler->scale() : 1.0;
+    tape->Backward(loss.value, scale / static_cast<double>(std::max<int64_t>(items_, 1)), {}, site);
   } catch (const std::exception& error) {
     failure_ = error.what();
     if (context_ != nullptr) context_->Fail(*failure_);
@@ -85,47 +88,39 @@ void WindowState::Backward(const LossSum& loss, CallSite site) {
   tape->Reset();
 }
 
-double WindowState::LocalNormSquared() const {
-  double sum = 0.0;
-  for (Unit* unit : UnitsOf(model_)) {
-    if (!unit->counts_in_norm()) continue;
-    for (int i = 0; i < unit->parameters(); ++i) {
-      const Tensor gradient = unit->HeldGradient(i);
-      if (gradient.defined()) sum += kernels::SumSquares(gradient);
-    }
-  }
-  for (const Parameter& parameter : model_.parameters()) {
-    if (parameter.state().host != nullptr) continue;
-    const Tensor gradient = parameter.local_grad();
-    if (gradient.defined()) sum += kernels::SumSquares(gradient);
-  }
-  return sum;
-}
-
 // One small all-reduce carries everything ranks must agree on before the step: losses, parts of the
 // norm, reported items, and which parameters got a gradient anywhere.
-WindowState::Verdict WindowState::Reduce() {
-  Verdict verdict{loss_sum_, LocalNormSquared(), reported_items_};
-  if (context_ == nullptr || context_->size() == 1) return verdict;
-  const std::vector<Unit*> units = UnitsOf(model_);
-  std::vector<double> packed = {verdict.loss_sum, verdict.norm_squared,
-                                static_cast<double>(verdict.reported_items)};
-  for (Unit* unit : units) {
-    for (int i = 0; i < unit->parameters(); ++i) packed.push_back(unit->used(i) ? 1.0 : 0.0);
-  }
-  context_->control().AllReduce(packed.data(), static_cast<int64_t>(packed.size()), DType::kF64,
-                                {.op = "window"});
-  size_t next = 3;
-  for (Unit* unit : units) {
-    for (int i = 0; i < unit->parameters(); ++i) {
-      if (packed[next++] > 0.0) unit->MarkUsed(i);
+WindowState::Verdict WindowState::Reduce(NormType norm) {
+  const int ranks = context_ != nullptr ? context_->size() : 1;
+  const int rank = context_ != nullptr ? context_->rank() : 0;
+  constexpr size_t kNormBegin = 2;
+  const size_t norm_end = kNormBegin + static_cast<size_t>(NormSlots(norm, ranks));
+  std::vector<double> packed(norm_end, 0.0);
+  packed[0] = loss_sum_;
+  packed[1] = static_cast<double>(reported_items_);
+  const std::span<double> parts(packed.data() + kNormBegin, norm_end - kNormBegin);
+  LocalNormPart(model_, norm, rank, parts);
+  if (ranks > 1) {
+    const std::vector<Unit*> units = UnitsOf(model_);
+    for (Unit* unit : units) {
+      for (int i = 0; i < unit->parameters(); ++i) packed.push_back(unit->used(i) ? 1.0 : 0.0);
+    }
+    context_->control().AllReduce(packed.data(), static_cast<int64_t>(packed.size()), DType::kF64,
+                                  {.op = "window"});
+    size_t next = norm_end;
+    for (Unit* unit : units) {
+      for (int i = 0; i < unit->parameters(); ++i) {
+        if (packed[next++] > 0.0) unit->MarkUsed(i);
+      }
     }
   }
-  return {packed[0], packed[1], static_cast<int64_t>(packed[2])};
+  const std::span<const double> agreed(packed.data() + kNormBegin, norm_end - kNormBegin);
+  const double unscale = options_.scaler != nullptr ? options_.scaler->grad_scale() : 1.0;
+  return {packed[0], TotalNorm(norm, agreed) * unscale, LossScaler::FoundInf(agreed),
+          static_cast<int64_t>(packed[1])};
 }
 
-StepResult WindowState::Finish(Optimizer& optimizer, const FinishOptions& options, CallSite site) {
-  const ErrorContext what{.op = "window.Finish", .site = site};
+void WindowState::CheckFinish(const ErrorContext& what) const {
   if (failure_.has_value()) {
     ThrowFailedPrecondition(absl::StrCat("a backward failed: ", *failure_, "; call Recover()"),
                             what);
@@ -135,32 +130,58 @@ StepResult WindowState::Finish(Optimizer& optimizer, const FinishOptions& option
     ThrowFailedPrecondition(
         absl::StrCat(backwards_, " of ", micro_batches_, " micro-batches had a backward"), what);
   }
+}
+
+bool WindowState::RunHooks(double unscale) {
+  const std::vector<Parameter> parameters = model_.parameters();
+  if (std::none_of(parameters.begin(), parameters.end(), HasWindowHooks)) return false;
+  if (unscale != 1.0) ScaleGradients(model_, unscale);
+  for (const Parameter& parameter : parameters) {
+    if (parameter.local_grad().defined()) RunWindowHooks(parameter);
+  }
+  return true;
+}
+
+StepResult WindowState::Apply(const Verdict& verdict, double unscale, Optimizer& optimizer,
+                              const FinishOptions& options) {
+  StepResult result;
+  result.step = step_;
+  result.items = items_;
+  result.loss = verdict.loss_sum / static_cast<double>(std::max<int64_t>(items_, 1));
+  result.grad_norm = verdict.norm;
+  result.learning_rate = options.learning_rate;
+  result.skipped = verdict.found_inf;
+  if (!result.skipped) {
+    const double clip = options.clip > 0.0 ? ClipCoefficient(result.grad_norm, options.clip) : 1.0;
+    const EventSpan updating(events(), {.kind = EventKind::kUpdate, .phase = EventPhase::kFinish});
+    optimizer.Step({.learning_rate = options.learning_rate, .grad_scale = clip * unscale});
+  }
+  if (options_.scaler != nullptr) options_.scaler->Update(verdict.found_inf);
+  return result;
+}
+
+StepResult WindowState::Finish(Optimizer& optimizer, const FinishOptions& options, CallSite site) {
+  const ErrorContext what{.op = "window.Finish", .site = site};
+  CheckFinish(what);
   if (context_ != nullptr) {
     FinishGradients(model_);
     context_->WaitReductions(0);
     context_->ReshardIdle();
   }
-  const Verdict verdict = Reduce();
+  const Verdict verdict = Reduce(options.norm);
   if (verdict.reported_items != items_) {
     ThrowFailedPrecondition(absl::StrCat("the losses reported ", verdict.reported_items,
                                          " items, the window was scaled for ", items_),
                             what);
   }
-  StepResult result;
-  result.step = step_;
-  result.items = items_;
-  result.loss = verdict.loss_sum / static_cast<double>(std::max<int64_t>(items_, 1));
-  result.grad_norm = std::sqrt(verdict.norm_squared);
-  result.learning_rate = options.learning_rate;
-  result.skipped = !std::isfinite(result.grad_norm);
-  if (!result.skipped) {
-    // The small number keeps a norm of zero from dividing; the field's libraries agree on its size.
-    const double coefficient =
-        options.clip > 0.0 ? std::min(1.0, options.clip / (result.grad_norm + 1e-6)) : 1.0;
-    optimizer.Step({.learning_rate = options.learning_rate, .grad_scale = coefficient});
-  }
+  double unscale = options_.scaler != nullptr ? options_.scaler->grad_scale() : 1.0;
+  if (RunHooks(unscale)) unscale = 1.0;
+  const StepResult result = Apply(verdict, unscale, optimizer, options);
   for (const Parameter& parameter : model_.parameters()) parameter.ClearGrad();
   finished_ = true;
+  if (EventLog* const log = events()) {
+    log->End({.kind = EventKind::kStep, .phase = EventPhase::kFinish, .sequence = step_});
+  }
   return result;
 }
 

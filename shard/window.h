@@ -12,7 +12,9 @@
 #include "sherd/autograd/module.h"
 #include "sherd/autograd/optim/adamw.h"
 #include "sherd/runtime/base/call_site.h"
+#include "sherd/shard/clip_grad.h"
 #include "sherd/shard/context.h"
+#include "sherd/shard/loss_scaler.h"
 
 namespace sherd {
 
@@ -35,14 +37,18 @@ struct AccumulationOptions {
   int64_t micro_batches = 1;
   // When gradients are sent. The sums are the same.
   WindowSync sync = WindowSync::kCutEach;
+  // Of f16 training: seeds are multiplied by its scale and gradients divided by it; Finish tells it
+  // the verdict of all ranks. The caller's; outlives the Accumulation.
+  LossScaler* scaler = nullptr;
 };
 
 // What one step does with the summed gradients.
 struct FinishOptions {
   // From the caller's schedule, for this step.
   double learning_rate = 1e-3;
-  // Largest L2 norm of all gradients; larger ones are scaled down to it. 0: no clipping.
+  // Largest norm of all gradients together; larger ones are scaled down to it. 0: no clipping.
   double clip = 0.0;
+  NormType norm = NormType::kTwo;
 };
 
 // One optimizer step, the same on all ranks.
@@ -61,8 +67,9 @@ namespace internal {
 // What a window does, without the type of the batches.
 class WindowState {
  public:
-  WindowState(Module& model, std::shared_ptr<ShardContext> context, int64_t step, WindowSync sync)
-      : model_(model), context_(std::move(context)), step_(step), sync_(sync) {}
+  WindowState(Module& model, std::shared_ptr<ShardContext> context, int64_t step,
+              const AccumulationOptions& options)
+      : model_(model), context_(std::move(context)), step_(step), options_(options) {}
 
   // Agrees with all ranks. Returns false when no rank has a micro-batch. COLLECTIVE.
   // Errors: kFailedPrecondition after a failure, or if a parameter still holds a gradient.
@@ -78,19 +85,27 @@ class WindowState {
   // What the ranks agree on before a step.
   struct Verdict {
     double loss_sum = 0.0;
-    double norm_squared = 0.0;
+    double norm = 0.0;
+    bool found_inf = false;
     int64_t reported_items = 0;
   };
   void CheckClean() const;
   // Tells the units how far the gradients of the next micro-batch go.
   void SetSync() const;
-  Verdict Reduce();
-  double LocalNormSquared() const;
+  void CheckFinish(const ErrorContext& what) const;
+  Verdict Reduce(NormType norm);
+  // Steps or skips, tells the scaler, and writes what happened.
+  StepResult Apply(const Verdict& verdict, double unscale, Optimizer& optimizer,
+                   const FinishOptions& options);
+  // Runs the parameters' hooks for this window, if there are any, on gradients that are multiplied
+  // by `unscale` first. Returns whether there were.
+  bool RunHooks(double unscale);
+  EventLog* events() const { return context_ != nullptr ? context_->events() : nullptr; }
 
   Module& model_;
   const std::shared_ptr<ShardContext> context_;
   const int64_t step_;
-  const WindowSync sync_;
+  const AccumulationOptions options_;
   int64_t micro_batches_ = 0;
   int64_t items_ = 0;
   int64_t backwards_ = 0;
@@ -181,7 +196,7 @@ class Accumulation {
       items += internal::CountItems(count, *batch);
       batches.push_back(std::move(*batch));
     }
-    internal::WindowState state(model_, context_, steps_ + 1, options_.sync);
+    internal::WindowState state(model_, context_, steps_ + 1, options_);
     std::optional<Window<Batch>> window;
     if (!state.Agree(static_cast<int64_t>(batches.size()), items)) return window;
     ++steps_;
