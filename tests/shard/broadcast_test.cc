@@ -125,6 +125,43 @@ TEST(Broadcast, UnitsSeeTheNewValuesAndOldForwardsAreRefused) {
   }
 }
 
+// The piece of `whole` that this rank owns of each parameter.
+void ExpectOwnPieces(const Module& model, const Whole& whole) {
+  for (const Parameter& p : model.parameters()) {
+    const auto begin = whole.at(p.name()).begin() + p.local_offset();
+    EXPECT_EQ(p.local().ToHost<double>(), std::vector<double>(begin, begin + p.local().numel()))
+        << p.name();
+  }
+}
+
+// Of whatever stage and mesh: what is not cut is refreshed like what is.
+TEST(Broadcast, EveryStageSeesTheValues) {
+  const Stage stages[] = {kDataParallel, kZero1,           kZero2,
+                          kZero3,        kHybridOptimizer, kZero3Everywhere};
+  for (const Stage& stage : stages) {
+    RunRanks(4, [&](World& world) {
+      for (int shard_size : {2, 4}) {
+        const Device plain_device = Device::Cpu();
+        ShardModel plain(2);
+        Initialize(plain, plain_device, 1);
+        for (const Parameter& p : plain.parameters()) {
+          kernels::Copy(TensorOf<double>(plain_device, ValuesFor(p), {p.numel()}),
+                        p.MutableLocal());
+        }
+        ShardModel model(2);
+        ShardAll(model, world.MakeMesh(shard_size), {.stage = stage});
+        Initialize(model, world.device(), 1);
+        const auto run = [&] { return model(InputOf(world.device(), 0), {0, 1}).value(); };
+        run();
+        BroadcastFromRankZero(model, world.group(), Source(), {.buffer_bytes = 56});
+        ExpectOwnPieces(model, WholeValues(model));
+        EXPECT_EQ(run().ToHost<double>(),
+                  plain(InputOf(plain_device, 0), {0, 1}).value().ToHost<double>());
+      }
+    });
+  }
+}
+
 TEST(Broadcast, TheSourceIsAskedOnRankZeroAloneTwiceForEach) {
   RunRanks(2, [](World& world) {
     ShardModel model(1);

@@ -141,6 +141,29 @@ TEST(DeferredInit, NoRankEverHoldsMoreThanItsShard) {
   }
 }
 
+// Also where pieces are cut for the optimizer alone, over two axes, and computed with in bf16.
+TEST(DeferredInit, EveryStageAndPrecisionOwnsBitsOfTheWholeInitialisation) {
+  const std::map<std::string, std::string> want = WholeBits(5);
+  const Stage stages[] = {kDataParallel, kZero1, kZero2, kHybridOptimizer, kZero3Everywhere};
+  for (const Stage& stage : stages) {
+    for (const MixedPrecision& precision : {MixedPrecision{}, kBf16}) {
+      RunRanks(4, [&](World& world) {
+        DeferredModel model;
+        FullyShard(model, world.MakeMesh(2), {.stage = stage, .precision = precision});
+        Initialize(model, world.device(), 5);
+        for (const Parameter& p : model.parameters()) {
+          EXPECT_EQ(p.local().dtype(), p.dtype());
+          const auto elem = static_cast<size_t>(SizeOf(p.dtype()));
+          const std::string piece =
+              want.at(p.name()).substr(static_cast<size_t>(p.local_offset()) * elem,
+                                       static_cast<size_t>(p.local().numel()) * elem);
+          EXPECT_TRUE(BytesOf(p.local()) == piece) << p.name() << " on rank " << world.rank();
+        }
+      });
+    }
+  }
+}
+
 // Sharding a model that has values keeps them: the same bits either way.
 TEST(DeferredInit, ShardedBeforeOrAfterInitialisationIsTheSame) {
   for (int ranks : {1, 3}) {
