@@ -75,13 +75,49 @@ SHERD_INLINE C Root(C x) {
   return static_cast<C>(sizeof(C) == 8 ? __builtin_sqrt(x) : __builtin_sqrtf(x));
 }
 
+// The numbers of a step in the dtype it is computed in.
+template <typename C>
+struct AdamWNumbers {
+  C beta1, new1, beta2, new2, eps, decay, step_size, inv_bias2, grad_scale;
+};
+
+// n elements of one stored type T.
+template <typename C, typename T>
+void AdamWRun(const AdamWNumbers<C>& c, T* param, const T* grad, T* m, T* v, int64_t n) {
+  SHERD_SIMD for (int64_t i = 0; i < n; ++i) {
+    const C g = c.grad_scale * Widen(grad[i]);
+    const C first = c.beta1 * Widen(m[i]) + c.new1 * g;
+    const C second = c.beta2 * Widen(v[i]) + c.new2 * (g * g);
+    Put<false>(m + i, first);
+    Put<false>(v + i, second);
+    Put<false>(param + i, c.decay * Widen(param[i]) -
+                              c.step_size * first / (Root(second * c.inv_bias2) + c.eps));
+  }
+}
+
+// All operands are stored as T: none is unpacked.
+template <typename C, typename T>
+void AdamWOf(const internal::AdamWArgs& args, const AdamWNumbers<C>& numbers, int64_t n) {
+  AdamWRun<C, T>(numbers, static_cast<T*>(args.param.data), static_cast<const T*>(args.grad.data),
+                 static_cast<T*>(args.m.data), static_cast<T*>(args.v.data), n);
+}
+
 template <typename C>
 void AdamW(const internal::AdamWArgs& args, int64_t n) {
-  const C beta1 = static_cast<C>(args.beta1), new1 = static_cast<C>(args.one_minus_beta1);
-  const C beta2 = static_cast<C>(args.beta2), new2 = static_cast<C>(args.one_minus_beta2);
-  const C eps = static_cast<C>(args.eps), decay = static_cast<C>(args.decay);
-  const C step_size = static_cast<C>(args.step_size), inv_bias2 = static_cast<C>(args.inv_bias2);
-  const C grad_scale = static_cast<C>(args.grad_scale);
+  const AdamWNumbers<C> numbers = {
+      static_cast<C>(args.beta1),     static_cast<C>(args.one_minus_beta1),
+      static_cast<C>(args.beta2),     static_cast<C>(args.one_minus_beta2),
+      static_cast<C>(args.eps),       static_cast<C>(args.decay),
+      static_cast<C>(args.step_size), static_cast<C>(args.inv_bias2),
+      static_cast<C>(args.grad_scale)};
+  const int stored = args.param.dtype;
+  if (args.grad.dtype == stored && args.m.dtype == stored && args.v.dtype == stored) {
+    if constexpr (sizeof(C) == 4) {
+      if (stored == 2) return AdamWOf<C, Bf16>(args, numbers, n);
+      if (stored == 3) return AdamWOf<C, F16>(args, numbers, n);
+    }
+    return AdamWOf<C, C>(args, numbers, n);
+  }
   alignas(64) C buffers[4][kBlock];
   for (int64_t begin = 0; begin < n; begin += kBlock) {
     const int64_t count = Min(kBlock, n - begin);
@@ -89,12 +125,7 @@ void AdamW(const internal::AdamWArgs& args, int64_t n) {
     const C* const grad = Unpack(args.grad, begin, count, buffers[1]);
     C* const m = Unpack(args.m, begin, count, buffers[2]);
     C* const v = Unpack(args.v, begin, count, buffers[3]);
-    SHERD_SIMD for (int64_t i = 0; i < count; ++i) {
-      const C g = grad_scale * grad[i];
-      m[i] = beta1 * m[i] + new1 * g;
-      v[i] = beta2 * v[i] + new2 * (g * g);
-      param[i] = decay * param[i] - step_size * m[i] / (Root(v[i] * inv_bias2) + eps);
-    }
+    AdamWRun<C, C>(numbers, param, grad, m, v, count);
     Pack(param, args.param, begin, count);
     Pack(m, args.m, begin, count);
     Pack(v, args.v, begin, count);
