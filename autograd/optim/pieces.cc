@@ -78,7 +78,7 @@ std::vector<PieceSettings> Resolve(const std::vector<Parameter>& parameters,
 OptimizerPieces::OptimizerPieces(std::vector<Parameter> parameters, const PieceOptions& options)
     : parameters_(std::move(parameters)),
       steps_(parameters_.size(), 0),
-      slab_of_(parameters_.size(), 0),
+      slab_of_(parameters_.size(), kNoSlab),
       state_offset_(parameters_.size(), 0),
       states_(options.states),
       state_dtype_(options.state_dtype) {
@@ -88,13 +88,18 @@ OptimizerPieces::OptimizerPieces(std::vector<Parameter> parameters, const PieceO
   settings_ = Resolve(parameters_, options);
 }
 
+bool OptimizerPieces::HasSlab(size_t i) const {
+  return slab_of_[i] < slabs_.size() && slabs_[slab_of_[i]].of == parameters_[i].local().storage();
+}
+
 // The pieces of a storage get their states in the order they lie there, so neighbours stay
-// neighbours, and memory that belongs to parameters of others costs none.
+// neighbours, and memory that belongs to parameters of others costs none. A parameter that is
+// unfrozen later gets a slab of its own.
 OptimizerPieces::Slab OptimizerPieces::MakeSlab(const Tensor& local) {
   std::vector<size_t> members;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Tensor& piece = parameters_[i].local();
-    if (!parameters_[i].requires_grad() || !piece.defined()) continue;
+    if (!parameters_[i].requires_grad() || !piece.defined() || HasSlab(i)) continue;
     if (piece.storage() == local.storage()) members.push_back(i);
   }
   std::stable_sort(members.begin(), members.end(), [&](size_t a, size_t b) {
@@ -102,6 +107,7 @@ OptimizerPieces::Slab OptimizerPieces::MakeSlab(const Tensor& local) {
   });
   int64_t elems = 0;
   for (size_t i : members) {
+    slab_of_[i] = slabs_.size();
     state_offset_[i] = elems;
     elems += parameters_[i].local().numel();
   }
@@ -114,13 +120,9 @@ OptimizerPieces::Slab OptimizerPieces::MakeSlab(const Tensor& local) {
 }
 
 const OptimizerPieces::Slab& OptimizerPieces::SlabOf(size_t i, const Tensor& local) {
-  size_t& at = slab_of_[i];
-  if (at < slabs_.size() && slabs_[at].of == local.storage()) return slabs_[at];
-  const auto same = [&](const Slab& slab) { return slab.of == local.storage(); };
-  const auto found = std::find_if(slabs_.begin(), slabs_.end(), same);
-  at = static_cast<size_t>(found - slabs_.begin());
-  if (found != slabs_.end()) return *found;
-  return slabs_.emplace_back(MakeSlab(local));
+  if (!HasSlab(i)) slabs_.push_back(MakeSlab(local));
+  SHERD_CHECK(HasSlab(i), "the state of a parameter that is not trained");
+  return slabs_[slab_of_[i]];
 }
 
 Tensor OptimizerPieces::StateOf(size_t i, size_t state) {
@@ -137,8 +139,12 @@ Tensor OptimizerPieces::StateOf(size_t i, size_t state) {
 void OptimizerPieces::Append(PieceRun run) {
   if (!runs_.empty()) {
     PieceRun& last = runs_.back();
-    if (last.step == run.step && last.settings == run.settings && Adjacent(last.param, run.param) &&
-        Adjacent(last.grad, run.grad)) {
+    bool joins = last.step == run.step && last.settings == run.settings &&
+                 Adjacent(last.param, run.param) && Adjacent(last.grad, run.grad);
+    for (size_t s = 0; s < states_.size(); ++s) {
+      joins = joins && Adjacent(last.states[s], run.states[s]);
+    }
+    if (joins) {
       last.param = Join(last.param, run.param);
       last.grad = Join(last.grad, run.grad);
       for (size_t s = 0; s < states_.size(); ++s) {

@@ -80,6 +80,8 @@ class OptimizerPieces {
     Ref<Storage> of;  // the storage of the local pieces these belong to
     std::array<Tensor, PieceRun::kMaxStates> states;
   };
+  static constexpr size_t kNoSlab = ~size_t{0};
+  bool HasSlab(size_t i) const;
   Slab MakeSlab(const Tensor& local);
   const Slab& SlabOf(size_t i, const Tensor& local);
   void Append(PieceRun run);
@@ -87,7 +89,7 @@ class OptimizerPieces {
   std::vector<Parameter> parameters_;
   std::vector<PieceSettings> settings_;  // of each parameter, as are the next three
   std::vector<int64_t> steps_;           // counted when it had a gradient
-  std::vector<size_t> slab_of_;          // where its slab was last
+  std::vector<size_t> slab_of_;          // kNoSlab: none yet
   std::vector<int64_t> state_offset_;    // its first element there
   const std::vector<std::string> states_;
   const std::optional<DType> state_dtype_;
