@@ -89,6 +89,7 @@ double ClipGradNorm(Module& model, double max_norm, ClipGradOptions options) {
   }
   const std::shared_ptr<ShardContext> context = ContextOf(model);
   if (context != nullptr) context->CheckUsable();
+  for (Unit* unit : UnitsOf(model)) unit->FinishGradients();
   const bool alone = context == nullptr || context->control().size() == 1;
   const int rank = alone ? 0 : context->control().rank();
   const int ranks = alone ? 1 : context->control().size();

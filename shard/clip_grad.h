@@ -27,7 +27,8 @@ int64_t NormSlots(NormType type, int ranks);
 // only other ranks used counts where its pieces are.
 // Shapes: slots has NormSlots(type, ranks) elements.
 // Cost: one pass over the local gradients; waits for reductions.
-// REQUIRES: parameters outside of units have the same gradient on all ranks.
+// REQUIRES: gradients are finished (Unit::FinishGradients); parameters outside of units have the
+// same gradient on all ranks.
 void LocalNormPart(const Module& model, NormType type, int rank, std::span<double> slots);
 
 // The norm of the summed slots: the same bits on all ranks. NaN or infinity if any gradient is.
@@ -50,7 +51,8 @@ struct ClipGradOptions {
 // returns the norm before. A norm that is not finite is returned and nothing is scaled.
 //
 // For loops without a window; a window's Finish does this itself, without a message of its own.
-// COLLECTIVE over the ranks of the model's units: one all-reduce of NormSlots numbers.
+// COLLECTIVE over the ranks of the model's units: one all-reduce of NormSlots numbers, after the
+//   reductions that backwards without synchronisation have left.
 // Errors: kInvalidArgument for a max_norm that is negative or NaN (infinity only measures);
 //   kFailedPrecondition after a failed step.
 double ClipGradNorm(Module& model, double max_norm, ClipGradOptions options = {});

@@ -138,6 +138,44 @@ TEST(ClipGradNormTest, CountsWhatAllRanksHoldOnce) {
   }
 }
 
+TEST(ClipGradNormTest, CountsOneOfSeveralCopies) {
+  for (const Stage& stage : {kZero3, kZero1, kDataParallel, kHybridOptimizer, kZero3Everywhere}) {
+    for (int copies : {2, 4}) {
+      RunRanks(4, [&](World& world) {
+        const Mesh mesh = world.MakeMesh(world.size() / copies);
+        ShardModel model(2);
+        for (auto& block : model.blocks) FullyShard(*block, mesh, {.stage = stage});
+        FullyShard(model, mesh, {.stage = stage});
+        Initialize(model, world.device(), 1);
+        Tape tape;
+        {
+          const Recording on(tape);
+          tape.Backward(Energy(model(InputOf(world.device(), world.rank()), {0, 1})));
+        }
+        ExpectNormsAndClip(model, world, GradientsOf(model, &world.group()));
+      });
+    }
+  }
+}
+
+TEST(ClipGradNormTest, FinishesWhatABackwardHasLeft) {
+  RunRanks(2, [](World& world) {
+    ShardModel model(1);
+    ShardAll(model, world.mesh());
+    Initialize(model, world.device(), 1);
+    for (Unit* unit : UnitsOf(model)) unit->SetSync(GradientSync::kNone);
+    Tape tape;
+    {
+      const Recording on(tape);
+      tape.Backward(Energy(model(InputOf(world.device(), world.rank()), {0})));
+    }
+    const double norm = ClipGradNorm(model, kInfinity);
+    const double want = PlainNorm(GradientsOf(model, &world.group()), NormType::kTwo);
+    ASSERT_GT(want, 0.0);
+    EXPECT_NEAR(norm, want, 1e-13 * want);
+  });
+}
+
 TEST(ClipGradNormTest, CountsWhatOnlyOtherRanksUsed) {
   RunRanks(2, [](World& world) {
     ShardModel model(2);

@@ -89,8 +89,9 @@ class Net : public Module {
   Leaves a, b, single;
 };
 
-// kFirst: only the first part is a unit, the rest is on all ranks.
-enum class Units { kNone, kOne, kEach, kFirst };
+// kFirst: only the first part is a unit, the rest is on all ranks. kCopies: two copies of units
+// that are cut in different ways.
+enum class Units { kNone, kOne, kEach, kFirst, kCopies };
 
 MuonOptions OptionsOf(MuonScale scale) {
   return {.momentum = 0.9,
@@ -166,7 +167,13 @@ class PlainMuon {
   const MuonOptions options_;
 };
 
-void Shard(Net& net, const Mesh& mesh, Units units) {
+void Shard(Net& net, const World& world, Units units) {
+  const Mesh mesh = units == Units::kCopies ? world.MakeMesh(world.size() / 2) : world.mesh();
+  if (units == Units::kCopies) {
+    FullyShard(net.a, mesh, {.stage = kZero3});
+    FullyShard(net.b, mesh, {.stage = kZero1});
+    FullyShard(net.single, mesh, {.stage = kHybridOptimizer});
+  }
   if (units == Units::kEach) {
     for (Leaves* leaves : {&net.a, &net.b, &net.single}) FullyShard(*leaves, mesh);
   }
@@ -227,7 +234,9 @@ Whole ValuesNow(const Module& model, ProcessGroup* group) {
   for (const Parameter& parameter : model.parameters()) {
     Matrix whole(static_cast<size_t>(parameter.numel()), 0.0);
     const Matrix piece = In(DType::kF64, parameter.local()).ToHost<double>();
-    std::copy(piece.begin(), piece.end(), whole.begin() + parameter.local_offset());
+    if (Counts(model, parameter)) {
+      std::copy(piece.begin(), piece.end(), whole.begin() + parameter.local_offset());
+    }
     if (group != nullptr && parameter.state().host != nullptr)
       group->AllReduce(whole.data(), static_cast<int64_t>(whole.size()), DType::kF64);
     all[parameter.name()] = std::move(whole);
@@ -241,7 +250,7 @@ Whole Train(int ranks, Units units, DType dtype, MuonScale scale, double toleran
   Whole result;
   RunRanks(ranks, [&](World& world) {
     Net net(dtype);
-    Shard(net, world.mesh(), units);
+    Shard(net, world, units);
     Initialize(net, world.device(), 1);
     ProcessGroup* group = units == Units::kNone ? nullptr : &world.group();
     PlainMuon want(ValuesNow(net, group), OptionsOf(scale));
@@ -298,6 +307,12 @@ TEST(MuonTest, EqualsTheFormulaOnWholeMatrices) {
       SCOPED_TRACE(ranks);
       Train(ranks, units, DType::kF64, MuonScale::kMatchAdamW, 1e-12);
     }
+  }
+}
+
+TEST(MuonTest, EqualsTheFormulaWhereSeveralRanksHoldTheSame) {
+  for (int ranks : {2, 4}) {
+    Train(ranks, Units::kCopies, DType::kF64, MuonScale::kMatchAdamW, 1e-12);
   }
 }
 
