@@ -101,15 +101,17 @@ class ThreadGroup final : public ProcessGroup {
   template <typename Use>
   void Together(const void* mine, const Use& use) {
     std::unique_lock<std::mutex> lock(house_->mutex);
+    ThrowIfError(house_->aborted);
     if (name_.find("check") == std::string::npos) ++house_->collectives;
     Room& room = house_->rooms[name_];
     room.buffers[static_cast<size_t>(rank())] = mine;
-    Meet(lock, room);
+    Meet(lock, room, /*heed_abort=*/true);
     for (int r = 0; r < size(); ++r) use(r, room.buffers[static_cast<size_t>(r)]);
-    Meet(lock, room);
+    // All have met, so all come: until then their buffers stay.
+    Meet(lock, room, /*heed_abort=*/false);
   }
 
-  void Meet(std::unique_lock<std::mutex>& lock, Room& room) {
+  void Meet(std::unique_lock<std::mutex>& lock, Room& room, bool heed_abort) {
     const int64_t round = room.rounds;
     if (++room.waiting == size()) {
       room.waiting = 0;
@@ -117,8 +119,11 @@ class ThreadGroup final : public ProcessGroup {
       house_->changed.notify_all();
       return;
     }
-    house_->changed.wait(lock, [&] { return room.rounds != round || !house_->aborted.ok(); });
-    if (room.rounds == round) ThrowError(Error(house_->aborted));
+    house_->changed.wait(
+        lock, [&] { return room.rounds != round || (heed_abort && !house_->aborted.ok()); });
+    if (room.rounds != round) return;
+    --room.waiting;
+    ThrowError(Error(house_->aborted));
   }
 
   const std::shared_ptr<House> house_;
@@ -228,6 +233,7 @@ TEST(CommChecked, ForksAndPartsAreCheckedAndNameRanksOfTheWhole) {
         group.rank() % 2 == 0 ? std::vector<int>{0, 2} : std::vector<int>{1, 3};
     std::unique_ptr<ProcessGroup> part = group.Split("part", ranks);
     std::unique_ptr<ProcessGroup> deep = part->Fork("deep");
+    group.Barrier();  // nobody fails before all are here
     const Error error = Thrown([&] {
       Gather(*deep, group.rank() == 3 ? "unit 'b'" : "unit 'a'");
       group.Barrier();

@@ -206,9 +206,9 @@ TEST(CommSplit, MismatchIsToldInRanksOfTheWorld) {
   RunFailing(4, [](World& w) {
     const std::vector<int> ranks =
         w.rank() % 2 == 0 ? std::vector<int>{0, 2} : std::vector<int>{1, 3};
-    std::unique_ptr<ProcessGroup> part = w.group().Split("odd", ranks);
     char data[4] = {};
     const Error error = Thrown([&] {
+      std::unique_ptr<ProcessGroup> part = w.group().Split("odd", ranks);
       if (w.rank() == 3) part->Broadcast(data, 4, 1);
       part->Broadcast(data, 4, 0);
       part->Barrier();
@@ -225,10 +225,10 @@ TEST(CommSplit, AbortOfAPartEndsAllAndOfTheWholeEndsParts) {
     RunFailing(4, [of_part](World& w) {
       const std::vector<int> ranks =
           w.rank() == 3 ? std::vector<int>{3} : std::vector<int>{0, 1, 2};
-      std::unique_ptr<ProcessGroup> part = w.group().Split("most", ranks);
-      w.group().Barrier();
-      if (w.rank() == 3) (of_part ? *part : w.group()).Abort(absl::InternalError("why"));
       const Error error = Thrown([&] {
+        std::unique_ptr<ProcessGroup> part = w.group().Split("most", ranks);
+        w.group().Barrier();
+        if (w.rank() == 3) (of_part ? *part : w.group()).Abort(absl::InternalError("why"));
         for (;;) (of_part && w.rank() != 3 ? w.group() : *part).Barrier();
       });
       EXPECT_EQ(error.code(), absl::StatusCode::kAborted);
@@ -304,7 +304,7 @@ TEST(CommSplit, ARankLostOutsideAPartEndsItToo) {
     ASSERT_TRUE(w.ok()) << w.status();
     const int ranks[] = {2};
     w->group().Split("two", ranks);
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
   }
   zero.join();
   one.join();
