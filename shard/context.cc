@@ -124,12 +124,13 @@ Work ShardContext::Gather(ErrorContext context, std::function<void()> job) {
 
 void ShardContext::Reduce(ErrorContext context, std::function<void()> job) {
   if (reduce_stream_ == nullptr) return job();
-  reductions_.push_back(reduce_stream_->Enqueue(std::move(context), std::move(job)));
+  reductions_.push_back({reduce_stream_->Enqueue(std::move(context), std::move(job))});
 }
 
 void ShardContext::WaitReductions(int in_flight) {
   while (static_cast<int>(reductions_.size()) > in_flight) {
-    const Work oldest = std::move(reductions_.front());
+    const Work oldest = std::move(reductions_.front().work);
+    if (reductions_.front().whole != nullptr) whole_.push_back(reductions_.front().whole);
     reductions_.pop_front();
     try {
       EventLog* const log = oldest.done() ? nullptr : events_;
@@ -141,6 +142,29 @@ void ShardContext::WaitReductions(int in_flight) {
       Fail(error.what());
       throw;
     }
+  }
+}
+
+void ShardContext::AwaitWhole(Unit* unit) {
+  if (reductions_.empty() || reductions_.back().whole != nullptr) {
+    whole_.push_back(unit);  // with one rank, or nothing to reduce
+  } else {
+    reductions_.back().whole = unit;
+  }
+}
+
+void ShardContext::RunWhole() {
+  while (!reductions_.empty() && reductions_.front().work.done()) {
+    WaitReductions(static_cast<int>(reductions_.size()) - 1);
+  }
+  for (size_t k = 0; k < whole_.size();) {
+    Unit* const unit = whole_[k];
+    if (unit->open()) {
+      ++k;
+      continue;
+    }
+    whole_.erase(whole_.begin() + static_cast<std::ptrdiff_t>(k));
+    unit->RunWhenWhole();
   }
 }
 
@@ -159,6 +183,10 @@ void ShardContext::Unregister(Unit* unit) {
   prefetcher_.Forget(unit);
   for (Unit* other : units_) other->ForgetPrefetch(unit);
   if (kept_ == unit) kept_ = nullptr;
+  whole_.erase(std::remove(whole_.begin(), whole_.end(), unit), whole_.end());
+  for (Reduction& reduction : reductions_) {
+    if (reduction.whole == unit) reduction.whole = nullptr;
+  }
 }
 
 void ShardContext::KeepForNow(Unit* unit) {
@@ -209,6 +237,7 @@ void ShardContext::Recover() {
   if (failure_.has_value() && size() > 1) CheckUsable();
   WaitReductions(0);
   kept_ = nullptr;
+  whole_.clear();
   prefetcher_.Reset();
   for (Unit* unit : units_) unit->Clear();
   failure_.reset();

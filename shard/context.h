@@ -56,6 +56,13 @@ class ShardContext {
   // after Fail.
   void WaitReductions(int in_flight);
 
+  // [Note: units whose gradients are whole]
+  // The last reduction of `unit` was just started: when it has ended, RunWhole calls the unit's
+  // RunWhenWhole. That is at the end of a later scope's backward, when no scope of the unit is
+  // open, and at the latest when somebody waits for all reductions and calls it.
+  void AwaitWhole(Unit* unit);
+  void RunWhole();
+
   Prefetcher& prefetcher() { return prefetcher_; }
 
   // Writes what the units do to `log` from now on; null: nothing, at the cost of a branch. A
@@ -115,7 +122,12 @@ class ShardContext {
   std::unique_ptr<Stream> gather_stream_;
   std::unique_ptr<Stream> reduce_stream_;
   Prefetcher prefetcher_;
-  std::deque<Work> reductions_;
+  struct Reduction {
+    Work work;
+    Unit* whole = nullptr;  // whose gradients are whole after it
+  };
+  std::deque<Reduction> reductions_;
+  std::vector<Unit*> whole_;  // whose last reduction has ended
   std::vector<Unit*> units_;
   Unit* kept_ = nullptr;
   EventLog* events_ = nullptr;

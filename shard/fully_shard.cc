@@ -192,6 +192,11 @@ Unit* UnitOf(const Module& module) {
   return sharded != nullptr ? &sharded->unit() : nullptr;
 }
 
+Unit* UnitOf(const Parameter& parameter) {
+  auto* host = dynamic_cast<internal::ShardedModule*>(parameter.state().host);
+  return host != nullptr ? &host->unit() : nullptr;
+}
+
 std::vector<Unit*> UnitsOf(const Module& module) {
   std::vector<Unit*> units;
   for (internal::ShardedModule* s : internal::CollectSharded(module)) units.push_back(&s->unit());

@@ -124,6 +124,9 @@ void SetBackwardPrefetch(Module& module, const std::vector<Module*>& next);
 // The unit of a module that FullyShard was applied to; null otherwise. For tests and reports.
 Unit* UnitOf(const Module& module);
 
+// The unit that holds a parameter; null if none does.
+Unit* UnitOf(const Parameter& parameter);
+
 // All units of a module and the modules below it.
 std::vector<Unit*> UnitsOf(const Module& module);
 

@@ -210,7 +210,7 @@ void GradientSums::Pass(Stop from, Stop to, std::vector<Move>& moves) {
   target.opened = true;
 }
 
-void GradientSums::Reduce(bool finish) {
+void GradientSums::Reduce(bool finish, bool agree) {
   if (same_as_[kWhole] == kDone) {
     ++reductions_;
     return;
@@ -233,10 +233,30 @@ void GradientSums::Reduce(bool finish) {
     for (const Move& move : moves) event.bytes += move.bytes();
     event = log->Enqueue(event);
   }
-  context_.Reduce(what, [moves = std::move(moves), log, event] {
+  std::shared_ptr<std::vector<int32_t>> counts;
+  if (agree) {
+    counts = std::make_shared<std::vector<int32_t>>(used_.begin(), used_.end());
+    use_counts_ = counts;
+  }
+  context_.Reduce(what, [this, moves = std::move(moves), counts, log, event] {
     const EventSpan running(log, event);
     for (const Move& move : moves) Run(move);
+    if (counts != nullptr) SumOverRanks(*counts, moves.front().what);
   });
+}
+
+void GradientSums::SumOverRanks(std::vector<int32_t>& counts, const ErrorContext& what) const {
+  for (const auto* axes : {&axes_.cuts, &axes_.replicas}) {
+    for (const UnitAxis& axis : *axes) {
+      axis.reduce->AllReduce(counts.data(), static_cast<int64_t>(counts.size()), DType::kI32, what);
+    }
+  }
+}
+
+void GradientSums::TakeAgreement() {
+  const auto counts = std::exchange(use_counts_, nullptr);
+  if (counts == nullptr) return;
+  for (size_t i = 0; i < used_.size(); ++i) used_[i] = (*counts)[i] > 0;
 }
 
 void GradientSums::Run(const Move& move) {
@@ -285,7 +305,13 @@ void GradientSums::Clear(int i) {
   for (Sum& sum : sums_) sum.holds[At(i)] = false;
 }
 
+void GradientSums::Drop() {
+  ClearAll();
+  for (Ref<Storage>& store : sum(kDone).stores) store = Ref<Storage>();
+}
+
 void GradientSums::ClearAll() {
+  use_counts_ = nullptr;
   std::fill(used_.begin(), used_.end(), false);
   for (size_t stop : {kWhole, kCut, kDone}) {
     Sum& sum = sums_[stop];

@@ -3,10 +3,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "sherd/runtime/base/error.h"
 #include "sherd/runtime/core/tensor.h"
 #include "sherd/shard/axes.h"
 #include "sherd/shard/layout.h"
@@ -65,8 +67,10 @@ class GradientSums {
   void Abandon() noexcept;
 
   // Moves the whole sums into the cut ones, and with `finish` those into the done ones; returns
-  // while that is on its way. No effect on what is empty.
-  void Reduce(bool finish);
+  // while that is on its way. No effect on what is empty. With `agree` the ranks also tell each
+  // other which parameters they used, for TakeAgreement once the reduction is done.
+  void Reduce(bool finish, bool agree = false);
+  void TakeAgreement();
   // Whether a call has opened the whole or the cut sums since they were last moved on.
   bool pending() const;
   // How often Reduce did something; with one rank, how often it was called.
@@ -80,6 +84,8 @@ class GradientSums {
   // Forgets the sums of one parameter, or of all; the memory of the done sums stays.
   void Clear(int i);
   void ClearAll();
+  // The same, and gives the memory of the done sums back too.
+  void Drop();
 
  private:
   enum Stop : uint8_t { kWhole = 0, kCut = 1, kDone = 2 };
@@ -107,6 +113,8 @@ class GradientSums {
   Move MoveOf(Stop from, Stop to, size_t segment);
   void Pass(Stop from, Stop to, std::vector<Move>& moves);
   static void Run(const Move& move);
+  // Sums `counts` over all ranks of the unit.
+  void SumOverRanks(std::vector<int32_t>& counts, const ErrorContext& what) const;
 
   const Layout& layout_;
   const UnitAxes& axes_;
@@ -117,6 +125,7 @@ class GradientSums {
   std::array<size_t, 3> same_as_;  // which of sums_ each stop is
   std::vector<bool> trainable_;
   std::vector<bool> used_;
+  std::shared_ptr<std::vector<int32_t>> use_counts_;  // on their way, after Reduce with `agree`
   int64_t reductions_ = 0;
   int event_unit_ = 0;
 };

@@ -226,8 +226,12 @@ void Unit::EndBackward(AfterScope after) {
   if (calls_ahead_ > 0) --calls_ahead_;
   if (backward_open_ == 1) {
     const bool more = options_.reduce_once && calls_ahead_ > 0;
+    const bool whole = when_whole_ && calls_ahead_ == 0 && sync_ == GradientSync::kFull;
     try {
-      if (sync_ != GradientSync::kNone && !more) gradients_.Reduce(sync_ == GradientSync::kFull);
+      if (sync_ != GradientSync::kNone && !more) {
+        gradients_.Reduce(sync_ == GradientSync::kFull, whole);
+        if (whole) context_->AwaitWhole(this);
+      }
     } catch (...) {
       AbandonBackward();
       throw;
@@ -239,6 +243,7 @@ void Unit::EndBackward(AfterScope after) {
   context_->prefetcher().Closed();
   stays_ = after == AfterScope::kKeep;
   if (!open()) Settle(after);
+  context_->RunWhole();
 }
 
 void Unit::AbandonBackward() noexcept {
@@ -259,6 +264,11 @@ void Unit::FinishGradients() {
   if (!gradients_.pending()) return;
   context_->WaitReductions(1);
   gradients_.Reduce(/*finish=*/true);
+}
+
+void Unit::RunWhenWhole() {
+  gradients_.TakeAgreement();
+  if (const auto done = std::exchange(when_whole_, nullptr)) done(*this);
 }
 
 void Unit::EndOfBackward() {
@@ -298,6 +308,7 @@ void Unit::Clear() {
   forward_open_ = 0;
   backward_open_ = 0;
   calls_ahead_ = 0;
+  when_whole_ = nullptr;
   gradients_.ClearAll();
   Reshard();
   phase_ = "recovered after a failure";

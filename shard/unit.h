@@ -145,6 +145,14 @@ class Unit final : public StorageOwner {
   // Reduces what EndBackward has left. Returns while that is on its way. COLLECTIVE, with no
   // message if nothing was left. REQUIRES: no backward scope is open.
   void FinishGradients();
+  // Calls `done` on the model's thread when the gradients of a unit are whole and on all ranks
+  // known to be used or not: from the next EndBackward on that no recorded call is left to follow,
+  // once for each call of this, soon after the reduction has ended. Null: not any more.
+  void WhenWhole(std::function<void(Unit&)> done) { when_whole_ = std::move(done); }
+  // What WhenWhole asked for, once the reduction is done; see ShardContext::RunWhole.
+  void RunWhenWhole();
+  // Forgets all gradients and gives their memory back.
+  void DropGradients() { gradients_.Drop(); }
   // Whether a backward left something to be finished; on all ranks alike if they opened the same
   // scopes.
   bool gradients_pending() const { return gradients_.pending(); }
@@ -209,6 +217,7 @@ class Unit final : public StorageOwner {
   Work gather_;             // the last one
   int64_t gathered_version_ = -1;
   std::function<int64_t()> version_source_;
+  std::function<void(Unit&)> when_whole_;
   int prefetch_depth_ = 0;
   std::optional<std::vector<Unit*>> prefetch_lists_[2];  // of forward and backward
   bool stays_ = false;

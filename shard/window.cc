@@ -29,6 +29,10 @@ bool WindowState::Agree(int64_t micro_batches, int64_t items) {
   CheckClean();
   micro_batches_ = micro_batches;
   items_ = items;
+  if (options_.in_backward != nullptr) {
+    options_.in_backward->BeginWindow();
+    stepped_squares_ = std::make_shared<double>(0.0);
+  }
   if (EventLog* const log = events()) {
     log->Begin({.kind = EventKind::kStep, .phase = EventPhase::kFinish, .sequence = step_});
   }
@@ -57,6 +61,13 @@ void WindowState::SetSync() const {
     sync = options_.sync == WindowSync::kLast ? GradientSync::kNone : GradientSync::kCutOnly;
   }
   SetGradientSync(model_, sync);
+  OptimizerInBackward* const optimizer = options_.in_backward;
+  if (optimizer == nullptr || backwards_ + 1 < micro_batches_) return;
+  for (Unit* unit : UnitsOf(model_)) {
+    unit->WhenWhole([optimizer, squares = stepped_squares_](Unit& whole) {
+      *squares += optimizer->StepUnit(whole);
+    });
+  }
 }
 
 void WindowState::Backward(const LossSum& loss, CallSite site) {
@@ -100,6 +111,7 @@ WindowState::Verdict WindowState::Reduce(NormType norm) {
   packed[1] = static_cast<double>(reported_items_);
   const std::span<double> parts(packed.data() + kNormBegin, norm_end - kNormBegin);
   LocalNormPart(model_, norm, rank, parts);
+  if (stepped_squares_ != nullptr) parts[0] += *stepped_squares_;
   if (ranks > 1) {
     const std::vector<Unit*> units = UnitsOf(model_);
     for (Unit* unit : units) {
@@ -120,7 +132,8 @@ WindowState::Verdict WindowState::Reduce(NormType norm) {
           static_cast<int64_t>(packed[1])};
 }
 
-void WindowState::CheckFinish(const ErrorContext& what) const {
+void WindowState::CheckFinish(const Optimizer& optimizer, const FinishOptions& options,
+                              const ErrorContext& what) const {
   if (failure_.has_value()) {
     ThrowFailedPrecondition(absl::StrCat("a backward failed: ", *failure_, "; call Recover()"),
                             what);
@@ -129,6 +142,18 @@ void WindowState::CheckFinish(const ErrorContext& what) const {
   if (backwards_ != micro_batches_) {
     ThrowFailedPrecondition(
         absl::StrCat(backwards_, " of ", micro_batches_, " micro-batches had a backward"), what);
+  }
+  if (options_.in_backward == nullptr) return;
+  if (&optimizer != options_.in_backward) {
+    ThrowInvalidArgument("the Accumulation has an optimizer in backward; give Finish that one",
+                         what);
+  }
+  if (options.clip > 0.0 || options.norm != NormType::kTwo) {
+    ThrowInvalidArgument(
+        absl::StrCat(options.clip > 0.0 ? "clipping" : "a norm other than kTwo",
+                     " needs all gradients before the first step, and the optimizer in backward "
+                     "steps before they are there: use one of the two"),
+        what);
   }
 }
 
@@ -149,7 +174,8 @@ StepResult WindowState::Apply(const Verdict& verdict, double unscale, Optimizer&
   result.items = items_;
   result.loss = verdict.loss_sum / static_cast<double>(std::max<int64_t>(items_, 1));
   result.grad_norm = verdict.norm;
-  result.learning_rate = options.learning_rate;
+  result.learning_rate = options_.in_backward != nullptr ? options_.in_backward->learning_rate()
+                                                         : options.learning_rate;
   result.skipped = verdict.found_inf;
   if (!result.skipped) {
     const double clip = options.clip > 0.0 ? ClipCoefficient(result.grad_norm, options.clip) : 1.0;
@@ -162,10 +188,11 @@ StepResult WindowState::Apply(const Verdict& verdict, double unscale, Optimizer&
 
 StepResult WindowState::Finish(Optimizer& optimizer, const FinishOptions& options, CallSite site) {
   const ErrorContext what{.op = "window.Finish", .site = site};
-  CheckFinish(what);
+  CheckFinish(optimizer, options, what);
   if (context_ != nullptr) {
     FinishGradients(model_);
     context_->WaitReductions(0);
+    context_->RunWhole();
     context_->ReshardIdle();
   }
   const Verdict verdict = Reduce(options.norm);
@@ -173,6 +200,10 @@ StepResult WindowState::Finish(Optimizer& optimizer, const FinishOptions& option
     ThrowFailedPrecondition(absl::StrCat("the losses reported ", verdict.reported_items,
                                          " items, the window was scaled for ", items_),
                             what);
+  }
+  if (verdict.found_inf && options_.in_backward != nullptr) {
+    ThrowFailedPrecondition(
+        "the gradient norm is not finite, and the optimizer in backward has stepped already", what);
   }
   double unscale = options_.scaler != nullptr ? options_.scaler->grad_scale() : 1.0;
   if (RunHooks(unscale)) unscale = 1.0;
@@ -192,6 +223,16 @@ Accumulation::Accumulation(Module& model, AccumulationOptions options)
   if (options.micro_batches < 1) {
     ThrowInvalidArgument(absl::StrCat("micro_batches is at least 1, got ", options.micro_batches),
                          {.op = "Accumulation"});
+  }
+  if (options_.in_backward != nullptr &&
+      (options_.scaler != nullptr || options_.sync == WindowSync::kCaller)) {
+    ThrowInvalidArgument(
+        absl::StrCat("an optimizer in backward steps before ",
+                     options_.scaler != nullptr
+                         ? "the loss scaler has its verdict"
+                         : "a caller of SetGradientSync (kCaller) says that gradients are whole",
+                     ": use one of the two"),
+        {.op = "Accumulation"});
   }
   if (context_ == nullptr || context_->size() == 1) return;
   for (const Parameter& parameter : model.parameters()) {

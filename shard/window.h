@@ -15,6 +15,7 @@
 #include "sherd/shard/clip_grad.h"
 #include "sherd/shard/context.h"
 #include "sherd/shard/loss_scaler.h"
+#include "sherd/shard/optimizer_in_backward.h"
 
 namespace sherd {
 
@@ -40,6 +41,9 @@ struct AccumulationOptions {
   // Of f16 training: seeds are multiplied by its scale and gradients divided by it; Finish tells it
   // the verdict of all ranks. The caller's; outlives the Accumulation.
   LossScaler* scaler = nullptr;
+  // Steps units inside the last micro-batch's backward; the optimizer to give to Finish. The
+  // caller's; outlives the Accumulation.
+  OptimizerInBackward* in_backward = nullptr;
 };
 
 // What one step does with the summed gradients.
@@ -92,7 +96,8 @@ class WindowState {
   void CheckClean() const;
   // Tells the units how far the gradients of the next micro-batch go.
   void SetSync() const;
-  void CheckFinish(const ErrorContext& what) const;
+  void CheckFinish(const Optimizer& optimizer, const FinishOptions& options,
+                   const ErrorContext& what) const;
   Verdict Reduce(NormType norm);
   // Steps or skips, tells the scaler, and writes what happened.
   StepResult Apply(const Verdict& verdict, double unscale, Optimizer& optimizer,
@@ -113,6 +118,7 @@ class WindowState {
   bool finished_ = false;
   int64_t reported_items_ = 0;
   double loss_sum_ = 0.0;
+  std::shared_ptr<double> stepped_squares_;  // of the norm, from units stepped in backward
 };
 
 // The items of a batch: what the loss's Count says of its labels, or what a callable returns.
@@ -172,7 +178,8 @@ class Window {
 // backward and scales once, so the result does not depend on how samples are split.
 class Accumulation {
  public:
-  // Errors: kInvalidArgument for micro_batches < 1, or if several ranks train a parameter that is
+  // Errors: kInvalidArgument for micro_batches < 1, for an optimizer in backward beside a scaler or
+  //   kCaller, or if several ranks train a parameter that is
   // in no unit,
   //   whose gradient nobody would sum. REQUIRES: the model is sharded already, and outlives this
   //   object.
