@@ -52,7 +52,7 @@ class ShardBlock : public Module {
   bool fails = false;
 };
 
-// Calls its blocks in the order it is told, then its head.
+// Calls its blocks in the order it is told, then its head; -1 - i only participates in block i.
 class ShardModel : public Module {
  public:
   explicit ShardModel(int count = 3)
@@ -68,7 +68,13 @@ class ShardModel : public Module {
         *this,
         [](ShardModel& self, const Variable& x, const std::vector<int>& order) {
           Variable y = x;
-          for (int i : order) y = (*self.blocks[static_cast<size_t>(i)])(y);
+          for (int i : order) {
+            if (i < 0) {
+              Participate(*self.blocks[static_cast<size_t>(-1 - i)]);
+            } else {
+              y = (*self.blocks[static_cast<size_t>(i)])(y);
+            }
+          }
           return self.head(y);
         },
         x, order);
