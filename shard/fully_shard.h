@@ -2,6 +2,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <optional>
@@ -41,6 +42,10 @@ struct FullyShardOptions {
   bool reduce_once = false;
   // Owned pieces, their gradients and so the optimizer's state live in host memory.
   bool offload = false;
+  // How many elements of a parameter, counted from its first, never lie on two ranks: a row, or k
+  // rows, for block formats and for optimizers that need whole rows. Unset: 1. Costs padding, see
+  // LayoutSegment.
+  std::function<int64_t(const Parameter&)> granule = {};
   // Parameters this call leaves alone: not cut, not reduced, the caller's.
   std::vector<Parameter> ignored = {};
 };

@@ -24,10 +24,12 @@ std::string CurrentErrorText() noexcept {
   }
 }
 
-std::vector<UnitParameter> Describe(const std::vector<Parameter>& parameters) {
+std::vector<UnitParameter> Describe(const std::vector<Parameter>& parameters,
+                                    const FullyShardOptions& options) {
   std::vector<UnitParameter> described;
   for (const Parameter& p : parameters) {
-    described.push_back({p.name(), p.shape(), p.dtype(), p.requires_grad()});
+    const int64_t granule = options.granule ? options.granule(p) : 1;
+    described.push_back({p.name(), p.shape(), p.dtype(), p.requires_grad(), granule});
   }
   return described;
 }
@@ -81,7 +83,7 @@ ShardedModule::ShardedModule(std::vector<Module*> modules, std::vector<Parameter
       parameters_(std::move(parameters)),
       context_(std::move(context)),
       options_(options),
-      unit_(std::make_unique<Unit>(NameOf(modules_), Describe(parameters_), context_,
+      unit_(std::make_unique<Unit>(NameOf(modules_), Describe(parameters_, options), context_,
                                    OptionsOf(options, is_list()))) {
   for (int i = 0; i < unit_->parameters(); ++i) Adopt(i);
   unit_->SetPrefetch([this] { return Version(); }, options_.prefetch);

@@ -12,7 +12,7 @@ namespace {
 std::vector<LayoutEntry> EntriesOf(const std::vector<UnitParameter>& parameters) {
   std::vector<LayoutEntry> entries;
   for (const UnitParameter& p : parameters)
-    entries.push_back({p.shape.numel(), p.dtype, p.trainable});
+    entries.push_back({p.shape.numel(), p.dtype, p.trainable, p.granule});
   return entries;
 }
 

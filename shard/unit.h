@@ -24,6 +24,7 @@ struct UnitParameter {
   Shape shape;
   DType dtype = DType::kF32;
   bool trainable = true;
+  int64_t granule = 1;  // see LayoutEntry
 };
 
 // How a unit is kept, sent and summed.
