@@ -41,22 +41,25 @@ struct Gate {
   }
 };
 
+// At the gate are the reductions over the shard axis, the first of a call: what they read is freed
+// before those over the other axis, which have nothing to wait for.
 class GatedGroup final : public ForwardingGroup {
  public:
-  GatedGroup(std::shared_ptr<ProcessGroup> inner, const Gate& gate)
-      : ForwardingGroup(std::move(inner)), gate_(gate) {}
+  GatedGroup(std::shared_ptr<ProcessGroup> inner, const Gate& gate, const std::string& name = "")
+      : ForwardingGroup(std::move(inner)), gate_(gate), gated_(name == "reduce") {}
 
  protected:
   void Before(const CollectiveCall& call) override {
-    if (call.op == CollectiveOp::kReduceScatter) gate_.Pass();
+    if (gated_ && call.op == CollectiveOp::kReduceScatter) gate_.Pass();
   }
   std::unique_ptr<ProcessGroup> Wrap(std::unique_ptr<ProcessGroup> inner,
-                                     const std::string&) override {
-    return std::make_unique<GatedGroup>(std::move(inner), gate_);
+                                     const std::string& name) override {
+    return std::make_unique<GatedGroup>(std::move(inner), gate_, name);
   }
 
  private:
   const Gate& gate_;
+  const bool gated_;
 };
 
 // What a rank of the test has beside its World.
