@@ -82,7 +82,7 @@ class World {
   // rank / shard_size form a shard group, ranks with equal rank % shard_size a replicate group.
   // With shard_size == size() this is mesh(). The same mesh for all callers, as mesh() is.
   //
-  // COLLECTIVE. Cost: two splits the first time.
+  // COLLECTIVE. Threads: one caller at a time. Cost: two splits the first time.
   // Errors (thrown): kInvalidArgument unless shard_size divides size(); those of a collective.
   Mesh MakeMesh(int shard_size) const;
 

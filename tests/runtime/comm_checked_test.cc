@@ -13,13 +13,15 @@
 
 #include "gtest/gtest.h"
 #include "sherd/runtime/comm/checked_group.h"
-#include "tests/support/ranks.h"
+#include "tests/runtime/comm_support.h"
 
 namespace sherd {
 namespace {
 
+using testing::ExpectHas;
 using testing::RankOptions;
 using testing::RunRanks;
+using testing::Thrown;
 
 // Where the ranks of one group meet.
 struct Room {
@@ -147,24 +149,6 @@ int64_t RunChecked(int size, CheckOptions options,
   }
   for (std::thread& thread : ranks) thread.join();
   return house->collectives;
-}
-
-template <typename Body>
-Error Thrown(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error was thrown";
-  return Error(absl::StatusCode::kOk, "");
-}
-
-void ExpectHas(const Error& error, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts) {
-    EXPECT_NE(std::string(error.what()).find(part), std::string::npos)
-        << "'" << part << "' is missing in: " << error.what();
-  }
 }
 
 void Gather(ProcessGroup& group, const std::string& caller) {

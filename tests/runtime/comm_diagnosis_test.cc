@@ -1,56 +1,20 @@
 // Who called what, as errors tell it: callers that differ, and where ranks are that do not come.
 #include <chrono>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/support/ranks.h"
+#include "tests/runtime/comm_support.h"
 
 namespace sherd {
 namespace {
 
+using testing::ExpectHas;
 using testing::RankOptions;
-using testing::RunRanks;
-
-template <typename Body>
-Error Thrown(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error was thrown";
-  return Error(absl::StatusCode::kOk, "");
-}
-
-// RunRanks for bodies after which the group has failed: Finish may say so, nothing else may.
-void RunFailing(int world, const std::function<void(World&)>& body, RankOptions options = {}) {
-  std::mutex mutex;
-  int ended = 0;
-  try {
-    RunRanks(
-        world,
-        [&](World& w) {
-          body(w);
-          std::lock_guard<std::mutex> lock(mutex);
-          ++ended;
-        },
-        options);
-  } catch (const Error&) {
-  }
-  EXPECT_EQ(ended, world) << "a body threw";
-}
-
-void ExpectHas(const Error& error, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts) {
-    EXPECT_NE(std::string(error.what()).find(part), std::string::npos)
-        << "'" << part << "' is missing in: " << error.what();
-  }
-}
+using testing::RunFailing;
+using testing::Thrown;
 
 void Gather(ProcessGroup& group, const std::string& caller) {
   std::vector<char> full(static_cast<size_t>(16 * group.size()));

@@ -2,7 +2,6 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,54 +11,20 @@
 #include "gtest/gtest.h"
 #include "sherd/runtime/comm/gloo_group.h"
 #include "sherd/runtime/comm/local_group.h"
-#include "tests/support/ranks.h"
+#include "tests/runtime/comm_support.h"
 
 namespace sherd {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using testing::ExpectHas;
 using testing::RankOptions;
+using testing::RunFailing;
 using testing::RunRanks;
+using testing::Thrown;
 
 // Far less than any deadline in use, and enough for a busy machine.
 constexpr std::chrono::seconds kSoon{5};
-
-// The error `body` throws; fails the test when it throws none.
-template <typename Body>
-Error Thrown(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error was thrown";
-  return Error(absl::StatusCode::kOk, "");
-}
-
-// RunRanks for bodies after which the group has failed: Finish may say so, nothing else may.
-void RunFailing(int world, const std::function<void(World&)>& body, RankOptions options = {}) {
-  std::mutex mutex;
-  int ended = 0;
-  try {
-    RunRanks(
-        world,
-        [&](World& w) {
-          body(w);
-          std::lock_guard<std::mutex> lock(mutex);
-          ++ended;
-        },
-        options);
-  } catch (const Error&) {
-  }
-  EXPECT_EQ(ended, world) << "a body threw";
-}
-
-void ExpectHas(const Error& error, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts) {
-    EXPECT_NE(std::string(error.what()).find(part), std::string::npos)
-        << "'" << part << "' is missing in: " << error.what();
-  }
-}
 
 TEST(CommMismatch, DifferentOpsAreNamedOnAllRanks) {
   RunFailing(3, [](World& w) {

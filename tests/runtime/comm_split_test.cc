@@ -1,10 +1,10 @@
 // Groups of some ranks of a group, and meshes of two axes, over real Gloo.
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -13,49 +13,16 @@
 #include "sherd/runtime/comm/local_group.h"
 #include "sherd/runtime/comm/mesh.h"
 #include "sherd/runtime/comm/recording_group.h"
-#include "tests/support/ranks.h"
+#include "tests/runtime/comm_support.h"
 
 namespace sherd {
 namespace {
 
+using testing::ExpectHas;
 using testing::RankOptions;
+using testing::RunFailing;
 using testing::RunRanks;
-
-template <typename Body>
-Error Thrown(const Body& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error was thrown";
-  return Error(absl::StatusCode::kOk, "");
-}
-
-// RunRanks for bodies after which the group has failed: Finish may say so, nothing else may.
-void RunFailing(int world, const std::function<void(World&)>& body, RankOptions options = {}) {
-  std::mutex mutex;
-  int ended = 0;
-  try {
-    RunRanks(
-        world,
-        [&](World& w) {
-          body(w);
-          std::lock_guard<std::mutex> lock(mutex);
-          ++ended;
-        },
-        options);
-  } catch (const Error&) {
-  }
-  EXPECT_EQ(ended, world) << "a body threw";
-}
-
-void ExpectHas(const Error& error, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts) {
-    EXPECT_NE(std::string(error.what()).find(part), std::string::npos)
-        << "'" << part << "' is missing in: " << error.what();
-  }
-}
+using testing::Thrown;
 
 // Where `rank` is in `ranks`.
 int PlaceOf(int rank, const std::vector<int>& ranks) {
