@@ -102,32 +102,45 @@ TEST(AdamWOnShards, EqualsTheScalarAlgorithmWithoutUnits) {
   RunRanks(1, [](World& world) { ExpectScalarSteps(world, Units::kNone); });
 }
 
+class Nothing : public OptimizerStateVisitor {
+ public:
+  void OnTensor(const Parameter&, std::string_view, const Tensor&) override {}
+  void OnCount(const Parameter&, std::string_view, int64_t&) override {}
+};
+
+// Unfrozen before the first step, but after the others have their state; or after two steps.
+void ExpectScalarStepsUnfrozenAt(World& world, uint64_t first) {
+  ShardModel model(1);
+  const Parameter late = model.block(0).up.weight();
+  FullyShard(model, world.mesh());
+  Initialize(model, world.device(), 1);
+  late.set_requires_grad(false);  // it keeps its place between the others
+  ScalarAdamW want(ValuesOf(model, &world.group()));
+  AdamW optimizer(model.parameters(), kOptions);
+  Nothing nothing;
+  optimizer.VisitState(nothing);
+  Tape tape;
+  for (uint64_t step = 0; step < 4; ++step) {
+    late.set_requires_grad(step >= first);
+    {
+      const Recording on(tape);
+      tape.Backward(Energy(model(InputOf(world.device(), world.rank(), step), {0})));
+      tape.Reset();
+    }
+    const Whole gradients = GradientsOf(model, &world.group(), false);
+    EXPECT_EQ(gradients.count(late.name()), step >= first ? 1u : 0u);
+    optimizer.Step(kStep);
+    want.Step(gradients, model);
+    ExpectClose(ValuesOf(model, &world.group()), want.values(), 1e-13);
+    for (const Parameter& parameter : model.parameters()) parameter.ClearGrad();
+  }
+}
+
 TEST(AdamWOnShards, AParameterThatIsUnfrozenLaterStartsFromZeroMoments) {
   for (int ranks : {1, 2}) {
-    RunRanks(ranks, [](World& world) {
-      ShardModel model(1);
-      const Parameter late = model.block(0).up.weight();
-      late.set_requires_grad(false);
-      FullyShard(model, world.mesh());
-      Initialize(model, world.device(), 1);
-      ScalarAdamW want(ValuesOf(model, &world.group()));
-      AdamW optimizer(model.parameters(), kOptions);
-      Tape tape;
-      for (uint64_t step = 0; step < 4; ++step) {
-        late.set_requires_grad(step >= 2);
-        {
-          const Recording on(tape);
-          tape.Backward(Energy(model(InputOf(world.device(), world.rank(), step), {0})));
-          tape.Reset();
-        }
-        const Whole gradients = GradientsOf(model, &world.group());
-        EXPECT_EQ(gradients.count(late.name()), step >= 2 ? 1u : 0u);
-        optimizer.Step(kStep);
-        want.Step(gradients, model);
-        ExpectClose(ValuesOf(model, &world.group()), want.values(), 1e-13);
-        for (const Parameter& parameter : model.parameters()) parameter.ClearGrad();
-      }
-    });
+    for (uint64_t first : {0, 2}) {
+      RunRanks(ranks, [&](World& world) { ExpectScalarStepsUnfrozenAt(world, first); });
+    }
   }
 }
 
