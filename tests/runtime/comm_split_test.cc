@@ -107,12 +107,15 @@ TEST(CommSplit, PartsForkAndSplitAgainWhateverTheOthersDo) {
     const std::vector<int> ranks = w.rank() < 2 ? std::vector<int>{0, 1} : std::vector<int>{2, 3};
     std::unique_ptr<ProcessGroup> part = w.group().Split("half", ranks);
     // Only one half makes more groups; what the whole forks afterwards fits together all the same.
-    if (w.rank() < 2) {
+    if (w.rank() >= 2) {
       std::unique_ptr<ProcessGroup> fork = part->Fork("a");
       CheckCollectives(*fork, w.rank(), ranks, 100);
       const int own[] = {part->rank()};
       std::unique_ptr<ProcessGroup> alone = part->Split("alone", own);
       CheckCollectives(*alone, w.rank(), {w.rank()}, 100);
+      const int both[] = {0, 1};
+      std::unique_ptr<ProcessGroup> again = part->Split("again", both);
+      CheckCollectives(*again, w.rank(), {2, 3}, 100);
     }
     std::unique_ptr<ProcessGroup> whole = w.group().Fork("whole");
     CheckCollectives(*whole, w.rank(), {0, 1, 2, 3}, 100);
