@@ -112,7 +112,8 @@ std::string Plan::ToString() const {
 }
 
 PlanModel PlanModelOf(const Module& model, std::span<const Module* const> blocks,
-                      const PlanUnit& like) {
+                      const PlanUnit& like,
+                      const std::function<int64_t(const Parameter&)>& granule) {
   std::set<const void*> claimed;
   const auto unit_of = [&](const Module& module, const std::string& name) {
     PlanUnit unit = like;
@@ -120,7 +121,8 @@ PlanModel PlanModelOf(const Module& model, std::span<const Module* const> blocks
     unit.parameters.clear();
     for (const Parameter& p : module.parameters()) {
       if (!claimed.insert(&p.state()).second) continue;
-      unit.parameters.push_back({p.name(), p.shape(), p.dtype(), p.requires_grad()});
+      unit.parameters.push_back(
+          {p.name(), p.shape(), p.dtype(), p.requires_grad(), granule ? granule(p) : 1});
     }
     return unit;
   };

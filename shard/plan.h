@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -53,11 +54,13 @@ struct PlanModel {
 };
 
 // The units that FullyShard(block, ...) for each of `blocks`, in this order, and then
-// FullyShard(model, ...) would make. Their other fields are those of `like`.
+// FullyShard(model, ...) would make. Their other fields are those of `like`; `granule` is that of
+// FullyShardOptions.
 // Cost: no memory is needed for the parameters; nothing is sent.
 // Errors: kInvalidArgument if a block is not below the model.
 PlanModel PlanModelOf(const Module& model, std::span<const Module* const> blocks,
-                      const PlanUnit& like = {});
+                      const PlanUnit& like = {},
+                      const std::function<int64_t(const Parameter&)>& granule = {});
 
 // One axis of the mesh. Zeros: communication along it takes no time.
 struct PlanLink {

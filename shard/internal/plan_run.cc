@@ -168,7 +168,8 @@ void PlanRun::Compute(double seconds) {
   now_ += seconds;
 }
 
-// As Ladder climbs: from the highest that is kept and not stale, one collective for each axis.
+// As Ladder climbs: from the highest that is kept and not stale, one collective for each axis. A
+// whole that is kept is gathered when it is stale only.
 void PlanRun::StartGather(UnitRun& unit) {
   unit.gathered = true;
   unit.ready = now_;
@@ -177,7 +178,6 @@ void PlanRun::StartGather(UnitRun& unit) {
   Hold(MemoryCategory::kUnsharded, unit.copy);
   int from = unit.levels();
   if (!unit.stale && unit.keeps_part) from = unit.parameter_level;
-  if (!unit.stale && unit.keeps_full) from = 0;
   unit.stale = false;
   for (int level = from; level > 0; --level) {
     for (const Segment& s : unit.segments) {

@@ -236,6 +236,16 @@ TEST(PlanTest, OnlyTheLastMicroBatchSumsOverReplicas) {
   EXPECT_EQ(plan.backward[EventOp::kAllReduce].count, 1);
 }
 
+// The first call's sums become the done ones, those of the others are added: the third call has its
+// own beside them while the second's are on their way.
+TEST(PlanTest, CallsOfALastMicroBatchHoldTheirSumsUntilTheyAreAdded) {
+  PlanModel model;
+  model.blocks.push_back(UnitOfElems("block", 1024));
+  model.blocks[0].calls = 3;
+  const Plan plan = MakePlan(model, {.shard_ranks = 2, .replicate_ranks = 2});
+  EXPECT_EQ(plan.peak_bytes(MemoryCategory::kGradientShard), 3 * 2048);
+}
+
 TEST(PlanTest, EachAxisHasItsLink) {
   PlanModel model;
   model.root = UnitOfElems("root", 1024);
@@ -333,6 +343,12 @@ TEST(PlanTest, UnitsOfAModuleAreThoseOfFullyShard) {
   ASSERT_FALSE(plan.blocks[0].parameters.empty());
   EXPECT_EQ(plan.blocks[0].parameters[0].shape, (Shape{2, 5}));
   EXPECT_EQ(MakePlan(plan, {}).parameters, 3 * 5 + 5 * 2 + 7);
+  // Rows of 5: the 2 of them take 3 ranks 15 elements, not 12.
+  const auto rows = [](const Parameter& p) -> int64_t { return p.shape() == Shape{2, 5} ? 5 : 1; };
+  const auto sent = [](const PlanModel& plan) {
+    return MakePlan(plan, {.shard_ranks = 3}).forward[EventOp::kAllGather].bytes;
+  };
+  EXPECT_EQ(sent(PlanModelOf(model, blocks, {}, rows)) - sent(plan), 3 * 4);
   const Module* strange[] = {&model};
   EXPECT_TRUE(Contains(ErrorOf([&] { PlanModelOf(model.first, strange); }), "not below the model"));
 }
