@@ -25,6 +25,9 @@ struct Recipe {
   std::function<void(M&, const Mesh&)> shard;
   // What one rank adds to the loss of a step. REQUIRES: at least one recorded op of a parameter.
   std::function<Variable(M&, const Device&, int rank, int step)> loss;
+  // On sharded ranks, instead of one backward of `loss`: leaves the gradients of a step and returns
+  // the rank's loss.
+  std::function<double(M&, Tape&, const Device&, int rank, int step)> run;
   // On sharded ranks only, before a step's forward and after its backward.
   std::function<void(M&, int step)> before_step = [](M&, int) {};
   std::function<void(M&, int step)> after_backward = [](M&, int) {};
@@ -84,13 +87,15 @@ Trained TrainSharded(const Recipe<M>& recipe, World& world) {
   for (int step = 0; step < recipe.steps; ++step) {
     recipe.before_step(*model, step);
     double sum = 0.0;
-    {
+    if (recipe.run) {
+      sum = recipe.run(*model, tape, world.device(), world.rank(), step);
+    } else {
       const Recording on(tape);
       const Variable loss = recipe.loss(*model, world.device(), world.rank(), step);
       tape.Backward(loss);
       sum = ScalarOf(loss);
-      tape.Reset();
     }
+    tape.Reset();
     recipe.after_backward(*model, step);
     StepAndClear(optimizer);
     world.group().AllReduce(&sum, 1, DType::kF64);
