@@ -8,10 +8,11 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
+#include <cstdlib>
 #include <map>
 #include <optional>
 #include <random>
@@ -28,7 +29,10 @@
 #include "sherd/runtime/kernels/elementwise.h"
 #include "sherd/runtime/kernels/matmul.h"
 #include "sherd/shard/fully_shard.h"
+#include "sherd/shard/plan.h"
+#include "sherd/shard/trace.h"
 #include "sherd/shard/window.h"
+#include "tests/support/counting_new.h"
 
 namespace {
 
@@ -42,7 +46,12 @@ struct Options {
   int64_t warmup = 3;
   int threads = 1;
   bool checkpoint = false;
-  bool memory = false;  // print the allocator's table to stderr
+  std::string dtype = "f32";  // of the compute; parameters and their sums are f32
+  std::string trace;          // write the last steps' events here; needs the engine
+  bool plain = false;         // no FullyShard: the same step with the engine off
+  bool plan = false;          // print planned and counted peaks
+  bool no_floor = false;      // leave the matmul floor out
+  bool memory = false;        // print the allocator's table to stderr
 };
 
 struct Batch {
@@ -85,15 +94,20 @@ Options Parse(int argc, char** argv) {
   Options o;
   const std::map<std::string, int64_t*> numbers = {
       {"--seq", &o.seq}, {"--batch", &o.batch}, {"--steps", &o.steps}, {"--warmup", &o.warmup}};
+  const std::map<std::string, bool*> switches = {{"--checkpoint", &o.checkpoint},
+                                                 {"--memory", &o.memory},
+                                                 {"--plain", &o.plain},
+                                                 {"--plan", &o.plan},
+                                                 {"--no-floor", &o.no_floor}};
+  const std::map<std::string, std::string*> words = {
+      {"--shape", &o.shape}, {"--dtype", &o.dtype}, {"--trace", &o.trace}};
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
     const bool has_value = i + 1 < argc;
-    if (flag == "--checkpoint") {
-      o.checkpoint = true;
-    } else if (flag == "--memory") {
-      o.memory = true;
-    } else if (flag == "--shape" && has_value) {
-      o.shape = argv[++i];
+    if (const auto on = switches.find(flag); on != switches.end()) {
+      *on->second = true;
+    } else if (const auto word = words.find(flag); word != words.end() && has_value) {
+      *word->second = argv[++i];
     } else if (flag == "--threads" && has_value) {
       o.threads = std::atoi(argv[++i]);
     } else if (auto it = numbers.find(flag); it != numbers.end() && has_value) {
@@ -102,6 +116,12 @@ Options Parse(int argc, char** argv) {
       std::fprintf(stderr, "llama_step: unknown flag '%s'\n", flag.c_str());
       std::exit(2);
     }
+  }
+  if ((o.dtype != "f32" && o.dtype != "bf16") || (o.plain && (o.dtype != "f32" || o.plan)) ||
+      (o.plain && !o.trace.empty())) {
+    std::fprintf(stderr,
+                 "llama_step: --dtype is f32 or bf16; with --plain f32, no plan, no trace\n");
+    std::exit(2);
   }
   return o;
 }
@@ -147,85 +167,187 @@ double FloorSeconds(const llm::LlamaConfig& c, const Options& o, const Device& d
   return total;
 }
 
+// The model, sharded unless the engine is off, and what trains it on random tokens.
+class Trainer {
+ public:
+  Trainer(const Options& options, World& world)
+      : options_(options),
+        world_(world),
+        model_(ConfigOf(options), world.device()),
+        random_(1 + static_cast<uint64_t>(world.rank())) {
+    for (llm::Block& block : model_.blocks()) {
+      if (options.checkpoint) Checkpoint(block);
+      if (!options.plain) FullyShard(block, world.mesh(), Sharding());
+    }
+    if (!options.plain) FullyShard(model_, world.mesh(), Sharding());
+    Initialize(model_, world.device(), 0);
+    optimizer_.emplace(model_.parameters(), AdamWOptions{.weight_decay = 0.01});
+    accumulation_.emplace(model_, AccumulationOptions{.micro_batches = 1});
+    if (!options.trace.empty()) ContextOf(model_)->SetEvents(&events_);
+  }
+
+  llm::Llama& model() { return model_; }
+
+  double Step() {
+    auto window = accumulation_->Next([this] { return std::optional<Batch>(Next()); }, loss_);
+    for (const Batch& batch : *window) {
+      const Recording on(tape_);
+      window->Backward(loss_(model_(batch.tokens), batch.labels));
+    }
+    return window->Finish(*optimizer_, {.learning_rate = 3e-4}).loss;
+  }
+
+  // The events of the latest step, in the file of this rank.
+  void WriteTrace() {
+    const absl::Status written =
+        WriteChromeTrace(events_, options_.trace + "." + std::to_string(world_.rank()));
+    ThrowIfError(written);
+    world_.group().Barrier();
+    if (world_.rank() != 0) return;
+    std::vector<std::string> parts;
+    for (int rank = 0; rank < world_.size(); ++rank) {
+      parts.push_back(options_.trace + "." + std::to_string(rank));
+    }
+    ThrowIfError(MergeChromeTraces(parts, options_.trace));
+  }
+
+  // Counted peaks of the latest steps beside those of a plan, by category and in bytes. What
+  // blocks keep for their backward is left out.
+  void PrintPlan() {
+    std::vector<const Module*> blocks;
+    for (const llm::Block& block : model_.blocks()) blocks.push_back(&block);
+    const Plan plan =
+        MakePlan(PlanModelOf(model_, blocks, {.recompute = options_.checkpoint}),
+                 {.shard_ranks = world_.size(), .tokens = options_.batch * options_.seq});
+    const MemoryStats counted = world_.device().allocator().stats();
+    for (MemoryCategory category :
+         {MemoryCategory::kParameterShard, MemoryCategory::kUnsharded, MemoryCategory::kGradient,
+          MemoryCategory::kGradientShard, MemoryCategory::kOptimizer}) {
+      const int64_t planned = plan.peak_bytes(category);
+      const int64_t held = counted[category].peak_bytes;
+      std::printf("%-20s planned %12lld counted %12lld %+.2f %%\n",
+                  std::string(NameOf(category)).c_str(), static_cast<long long>(planned),
+                  static_cast<long long>(held),
+                  100.0 * static_cast<double>(held - planned) /
+                      static_cast<double>(std::max<int64_t>(planned, 1)));
+    }
+  }
+
+ private:
+  FullyShardOptions Sharding() const {
+    FullyShardOptions sharding;
+    if (options_.dtype == "bf16") sharding.precision = kBf16;
+    return sharding;
+  }
+
+  Batch Next() {
+    const auto vocabulary = static_cast<uint64_t>(model_.config().vocabulary);
+    tokens_.clear();
+    labels_.clear();
+    for (int64_t b = 0; b < options_.batch; ++b) {
+      auto token = static_cast<int64_t>(random_() % vocabulary);
+      for (int64_t t = 0; t < options_.seq; ++t) {
+        tokens_.push_back(token);
+        token = static_cast<int64_t>(random_() % vocabulary);
+        labels_.push_back(token);
+      }
+    }
+    const Shape shape = {options_.batch, options_.seq};
+    return {Tensor::FromHost<int64_t>(world_.device(), tokens_, shape),
+            Tensor::FromHost<int64_t>(world_.device(), labels_, shape)};
+  }
+
+  const Options& options_;
+  World& world_;
+  EventLog events_{{.rank = world_.rank(), .capacity = 4096}};
+  llm::Llama model_;
+  std::optional<AdamW> optimizer_;
+  std::optional<Accumulation> accumulation_;
+  const CausalLmLoss loss_;
+  Tape tape_;
+  std::mt19937_64 random_;
+  std::vector<int64_t> tokens_;
+  std::vector<int64_t> labels_;
+};
+
+// What the counted steps took.
+struct Figures {
+  double seconds = 0.0;
+  double first_loss = 0.0;
+  double last_loss = 0.0;
+  int64_t start_rss_kib = 0;
+  double allocations = 0.0;  // of the heap, a step
+};
+
+}  // namespace
+
+// A name that callgrind can be told to collect in: see llama_cost.sh.
+extern "C" __attribute__((noinline)) void sherd_bench_counted_steps(Trainer& trainer, int64_t steps,
+                                                                    Figures& figures) {
+  for (int64_t step = 0; step < steps; ++step) figures.last_loss = trainer.Step();
+}
+
+namespace {
+
+int64_t PeakRssKib() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss;
+}
+
+void Print(const Options& options, World& world, llm::Llama& model, const Figures& figures) {
+  const MemoryStats memory = world.device().allocator().stats();
+  const int64_t peak_kib = PeakRssKib();
+  const double floor_seconds =
+      options.no_floor ? 0.0 : FloorSeconds(model.config(), options, world.device());
+  if (world.rank() != 0) return;
+  const double tokens =
+      static_cast<double>(options.steps * options.batch * options.seq * world.size());
+  const double tokens_per_s = tokens / figures.seconds;
+  const int64_t parameters = model.size();
+  std::printf(
+      "{\"library\": \"sherd\", \"world\": %d, \"shape\": \"%s\", \"params\": %lld, "
+      "\"seq\": %lld, \"batch\": %lld, \"dtype\": \"%s\", \"checkpoint\": %s, \"threads\": %d, "
+      "\"tokens_per_s\": %.1f, \"gflops\": %.1f, \"peak_rss_mib\": %lld, \"grown_rss_mib\": %lld, "
+      "\"counted_peak_mib\": %.0f, \"first_loss\": %.6f, \"last_loss\": %.6f, "
+      "\"matmul_floor_share\": %.3f, \"heap_allocations_a_step\": %.1f}\n",
+      world.size(), options.shape.c_str(), static_cast<long long>(parameters),
+      static_cast<long long>(options.seq), static_cast<long long>(options.batch),
+      options.dtype.c_str(), options.checkpoint ? "true" : "false", options.threads, tokens_per_s,
+      6e-9 * static_cast<double>(parameters) * tokens_per_s,
+      static_cast<long long>(peak_kib / 1024),
+      static_cast<long long>((peak_kib - figures.start_rss_kib) / 1024),
+      static_cast<double>(memory.total.peak_bytes) / 1048576.0, figures.first_loss,
+      figures.last_loss, floor_seconds * static_cast<double>(options.steps) / figures.seconds,
+      figures.allocations);
+  if (options.memory) std::fprintf(stderr, "%s", memory.ToString().c_str());
+}
+
 int Run(const Options& options) {
   absl::StatusOr<World> world = World::FromEnvironment({.threads = options.threads});
   if (!world.ok()) {
     std::fprintf(stderr, "llama_step: %s\n", std::string(world.status().message()).c_str());
     return 1;
   }
-  const llm::LlamaConfig config = ConfigOf(options);
-  const Device& device = world->device();
-  llm::Llama model(config, device);
-  for (llm::Block& block : model.blocks()) {
-    if (options.checkpoint) Checkpoint(block);
-    FullyShard(block, world->mesh());
+  Figures figures;
+  figures.start_rss_kib = PeakRssKib();
+  Trainer trainer(options, *world);
+  for (int64_t step = 0; step < options.warmup; ++step) {
+    const double loss = trainer.Step();
+    if (step == 0) figures.first_loss = loss;
   }
-  FullyShard(model, world->mesh());
-  Initialize(model, device, 0);
-  AdamW optimizer(model.parameters(), {.weight_decay = 0.01});
-  const CausalLmLoss loss;
-  Accumulation accumulation(model, {.micro_batches = 1});
-  Tape tape;
-  std::mt19937_64 random(1 + static_cast<uint64_t>(world->rank()));
-  auto loader = [&]() -> std::optional<Batch> {
-    std::vector<int64_t> tokens;
-    std::vector<int64_t> labels;
-    for (int64_t b = 0; b < options.batch; ++b) {
-      int64_t token = static_cast<int64_t>(random() % static_cast<uint64_t>(config.vocabulary));
-      for (int64_t t = 0; t < options.seq; ++t) {
-        tokens.push_back(token);
-        token = static_cast<int64_t>(random() % static_cast<uint64_t>(config.vocabulary));
-        labels.push_back(token);
-      }
-    }
-    const Shape shape = {options.batch, options.seq};
-    return Batch{Tensor::FromHost<int64_t>(device, tokens, shape),
-                 Tensor::FromHost<int64_t>(device, labels, shape)};
-  };
-  double start = 0.0;
-  double first_loss = 0.0;
-  double last_loss = 0.0;
-  for (int64_t step = 0; step < options.warmup + options.steps; ++step) {
-    if (step == options.warmup) {
-      world->group().Barrier();
-      start = Now();
-    }
-    auto window = accumulation.Next(loader, loss);
-    for (const Batch& batch : *window) {
-      const Recording on(tape);
-      window->Backward(loss(model(batch.tokens), batch.labels));
-    }
-    const StepResult r = window->Finish(optimizer, {.learning_rate = 3e-4});
-    if (step == 0) first_loss = r.loss;
-    last_loss = r.loss;
-  }
+  world->device().allocator().ResetPeaks();
   world->group().Barrier();
-  const double seconds = Now() - start;
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  const MemoryStats memory = device.allocator().stats();
-  const double floor_seconds = FloorSeconds(config, options, device);
-  if (world->rank() == 0) {
-    const double tokens =
-        static_cast<double>(options.steps * options.batch * options.seq * world->size());
-    const double tokens_per_s = tokens / seconds;
-    const int64_t parameters = model.size();
-    std::printf(
-        "{\"library\": \"sherd\", \"world\": %d, \"shape\": \"%s\", \"params\": %lld, \"seq\": "
-        "%lld, "
-        "\"batch\": %lld, \"dtype\": \"f32\", \"checkpoint\": %s, \"threads\": %d, "
-        "\"tokens_per_s\": %.1f, "
-        "\"gflops\": %.1f, \"peak_rss_mib\": %ld, \"counted_peak_mib\": %.0f, \"first_loss\": "
-        "%.6f, "
-        "\"last_loss\": %.6f, \"matmul_floor_share\": %.3f}\n",
-        world->size(), options.shape.c_str(), static_cast<long long>(parameters),
-        static_cast<long long>(options.seq), static_cast<long long>(options.batch),
-        options.checkpoint ? "true" : "false", options.threads, tokens_per_s,
-        6e-9 * static_cast<double>(parameters) * tokens_per_s, usage.ru_maxrss / 1024,
-        static_cast<double>(memory.total.peak_bytes) / 1048576.0, first_loss, last_loss,
-        floor_seconds * static_cast<double>(options.steps) / seconds);
-    if (options.memory) std::fprintf(stderr, "%s", memory.ToString().c_str());
-  }
+  const int64_t allocations = testing::HeapAllocations();
+  const double start = Now();
+  sherd_bench_counted_steps(trainer, options.steps, figures);
+  figures.allocations = static_cast<double>(testing::HeapAllocations() - allocations) /
+                        static_cast<double>(options.steps);
+  world->group().Barrier();
+  figures.seconds = Now() - start;
+  if (options.plan && world->rank() == 0) trainer.PrintPlan();
+  if (!options.trace.empty()) trainer.WriteTrace();
+  Print(options, *world, trainer.model(), figures);
   return 0;
 }
 
