@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/shard/order.h"
 #include "tests/shard/training.h"
 
 namespace sherd::testing {
@@ -182,6 +183,36 @@ TEST(FsdpGroups, TheHeadInChunksWithABackwardEach) {
       ExpectTrains(2, recipe);
     }
   }
+}
+
+// "d" is the unit of the norm and the head, whose calls follow each other.
+TEST(FsdpGroups, AListIsGatheredForItsCallsTogetherAndReducedOnce) {
+  RunRanks(2, [](World& world) {
+    const Recipe<HeadedModel> recipe = HeadedRecipe(Grouping::kListed, false, {.prefetch = 0});
+    HeadedModel model(9, /*tied=*/false);
+    recipe.shard(model, world.mesh());
+    Initialize(model, world.device(), 1);
+    Order order(model);
+    Tape tape;
+    const Variable ids = IdsOf(world.device(), 9, world.rank(), 0);
+    {
+      const Recording on(tape);
+      const Variable loss = LogitLoss(model(ids), world.device());
+      EXPECT_EQ(order.Take(), "Fr Ur F0 U0 R0 F1 U1 R1 Fd Ud Fd");
+      tape.Backward(loss);
+      EXPECT_EQ(order.Take(), "Rd Br Bd Ud Bd Pd Rd B1 U1 P1 R1 B0 U0 P0 R0 Pr Rr");
+    }
+    tape.Reset();
+    // In chunks, from one gather.
+    for (const Parameter& p : model.parameters()) p.MutableLocal();
+    std::string chunks[3];
+    BackwardInChunks(model, tape, world.device(), ids,
+                     [&](int chunk) { chunks[chunk] = order.Take(); });
+    EXPECT_EQ(chunks[0], "Fr Ur F0 U0 R0 F1 U1 R1 Fd Ud Fd Bd Bd Pd");
+    EXPECT_EQ(chunks[1], "Fd Fd Bd Bd Pd");
+    EXPECT_EQ(chunks[2], chunks[1]);
+    EXPECT_EQ(order.Take(), "Rd Br B1 U1 P1 R1 B0 U0 P0 R0 Pr Rr");
+  });
 }
 
 TEST(FsdpGroups, ChunksOfSeveralMicroBatchesSynchronisedLast) {
