@@ -30,6 +30,7 @@ struct Case {
   int prefetch = 0;
   bool offload = false;
   bool checkpoint = false;
+  bool slow = false;  // reductions, so that those of many blocks would be in flight
 };
 
 // Bytes from shapes alone: a block has a norm of 5, two matrices of 35; the head is 3 x 5.
@@ -197,23 +198,28 @@ void ExpectSteps(const Case& c, const Plain& plain, Measured& run, CachingAlloca
 
 void ExpectPhases(const Case& c) {
   SCOPED_TRACE(absl::StrCat(c.ranks, " ranks", c.reshard ? "" : ", kept", ", prefetch ", c.prefetch,
-                            c.offload ? ", offload" : "", c.checkpoint ? ", checkpoint" : ""));
+                            c.offload ? ", offload" : "", c.checkpoint ? ", checkpoint" : "",
+                            c.slow ? ", slow" : ""));
   const Plain plain(c);
-  RunRanks(c.ranks,
-           [&](World& world) {
-             Measured run(c, world.device(), world.rank());
-             const FullyShardOptions options{
-                 .reshard_after_forward = c.reshard, .prefetch = c.prefetch, .offload = c.offload};
-             for (auto& block : run.model().blocks) FullyShard(*block, world.mesh(), options);
-             FullyShard(run.model(), world.mesh(), {.prefetch = c.prefetch, .offload = c.offload});
-             Initialize(run.model(), world.device(), 1);
-             const MemoryStats made = world.device().allocator().stats();
-             ExpectOwned(c, Terms(c.ranks), false, false, made);
-             EXPECT_EQ(made.total.peak_bytes, made.total.current_bytes) << "deferred: never whole";
-             run.MakeOptimizer();
-             ExpectSteps(c, plain, run, world.device().allocator());
-           },
-           {.piece_bytes = kPieceBytes});
+  RankOptions ranks;
+  if (c.slow) ranks = Delayed("reduce", absl::Milliseconds(10));
+  ranks.piece_bytes = kPieceBytes;
+  RunRanks(
+      c.ranks,
+      [&](World& world) {
+        Measured run(c, world.device(), world.rank());
+        const FullyShardOptions options{
+            .reshard_after_forward = c.reshard, .prefetch = c.prefetch, .offload = c.offload};
+        for (auto& block : run.model().blocks) FullyShard(*block, world.mesh(), options);
+        FullyShard(run.model(), world.mesh(), {.prefetch = c.prefetch, .offload = c.offload});
+        Initialize(run.model(), world.device(), 1);
+        const MemoryStats made = world.device().allocator().stats();
+        ExpectOwned(c, Terms(c.ranks), false, false, made);
+        EXPECT_EQ(made.total.peak_bytes, made.total.current_bytes) << "deferred: never whole";
+        run.MakeOptimizer();
+        ExpectSteps(c, plain, run, world.device().allocator());
+      },
+      ranks);
 }
 
 TEST(MemoryPhases, AreTheSumsOfTheirTerms) {
@@ -230,6 +236,8 @@ TEST(MemoryPhases, AreTheSumsOfTheirTerms) {
 TEST(MemoryPhases, Offloaded) {
   for (int ranks : {1, 2}) ExpectPhases({.ranks = ranks, .offload = true});
 }
+
+TEST(MemoryPhases, WithSlowReductions) { ExpectPhases({.ranks = 2, .slow = true}); }
 
 TEST(MemoryPhases, Checkpointed) {
   for (int ranks : {1, 2}) ExpectPhases({.ranks = ranks, .checkpoint = true});
