@@ -125,6 +125,52 @@ TEST(FsdpCommunication, ReshardingByHandBetweenForwardAndBackward) {
   });
 }
 
+TEST(FsdpCommunication, AGatherStartedByHandTakesThePlaceOfTheForwards) {
+  RunRecorded(2, [](World& world, CollectiveLog& log) {
+    ShardModel model;
+    Shard(model, world.mesh(), {.prefetch = 0}, std::nullopt);
+    Initialize(model, world.device(), 1);
+    const auto gathers_of_step = [&](const std::function<void()>& before) {
+      log.Clear();
+      before();
+      Tape tape;
+      const Recording on(tape);
+      tape.Backward(Energy(model(InputOf(world.device(), world.rank()), kOrder)));
+      return TakeSent(log).gathers;
+    };
+    const int64_t plain = gathers_of_step([] {});
+    EXPECT_EQ(plain, 2 * kBlocks + 1);
+    EXPECT_EQ(gathers_of_step([&] {
+                StartUnshard(model);
+                for (auto& block : model.blocks) StartUnshard(*block);
+              }),
+              plain);
+    EXPECT_EQ(gathers_of_step([&] {
+                StartUnshard(model.block(1));
+                Reshard(model.block(1));
+              }),
+              plain + 1)
+        << "given back unused";
+  });
+}
+
+TEST(FsdpCommunication, UnitsMadeAndDroppedOneByOneLeaveNothing) {
+  RunRecorded(2, [](World& world, CollectiveLog& log) {
+    for (int k = 0; k < 8; ++k) {
+      ShardBlock block;
+      FullyShard(block, world.mesh());
+      Initialize(block, world.device(), 1);
+      EXPECT_EQ(ContextOf(block)->units().size(), 1u);
+      log.Clear();
+      Tape tape;
+      const Recording on(tape);
+      tape.Backward(Energy(block(InputOf(world.device(), world.rank()))));
+      GradientsOf(block, nullptr);
+      EXPECT_EQ(TakeSent(log), (Sent{.gathers = 1, .scatters = 1}));
+    }
+  });
+}
+
 TEST(FsdpCommunication, ReshardingIsSetAtRunTime) {
   for (const bool reshard : {true, false}) {
     RunRecorded(2, [&](World& world, CollectiveLog& log) {
