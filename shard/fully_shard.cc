@@ -129,7 +129,7 @@ void FullyShardModules(std::vector<Module*> modules, const Mesh& mesh,
 
 void StartUnshard(Module& module) {
   internal::ShardedModule& sharded = internal::ShardedOrThrow(module, "StartUnshard");
-  sharded.context()->CheckUsable();
+  sharded.CheckUsable();
   sharded.unit().Prefetch();
 }
 
@@ -137,7 +137,7 @@ void Reshard(Module& module) { internal::ShardedOrThrow(module, "Reshard").unit(
 
 void Participate(Module& module) {
   internal::ShardedModule& sharded = internal::ShardedOrThrow(module, "Participate");
-  sharded.context()->CheckUsable();
+  sharded.CheckUsable();
   sharded.Enter();
   { const ScopeGuard scope(sharded, &module, /*always_live=*/true); }
   sharded.Exit();
@@ -224,7 +224,7 @@ struct UnitScope::State {
 
 UnitScope::UnitScope(Module& module) : state_(std::make_unique<State>()) {
   state_->sharded = &internal::ShardedOrThrow(module, "UnitScope");
-  state_->sharded->context()->CheckUsable();
+  state_->sharded->CheckUsable();
   state_->sharded->Enter();
   state_->scope = std::make_unique<ScopeGuard>(*state_->sharded, &module);
 }

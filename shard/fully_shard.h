@@ -63,7 +63,8 @@ void FullyShardModules(std::vector<Module*> modules, const Mesh& mesh,
 // parameters' names and shapes stay as they were; parameters of one rank's optimizer are their
 // local() pieces. Each call gathers once (and once more for its backward if it was resharded), each
 // backward of a call reduces once, and the sums are added: k calls before one backward count k
-// times, exactly. Parameters that have values keep them; the others get theirs from Initialize.
+// times, exactly. Parameters that have values keep them; the others get theirs from Initialize, and
+// a call before that is kFailedPrecondition naming the parameter.
 // A weight that is tied to a module further out is left to the unit of a common ancestor.
 // Errors: kInvalidArgument for options out of range or that the mesh cannot have (see
 //   ShardContext::AxesOf), if the module is a unit already, a parameter is shared with a unit that

@@ -120,8 +120,18 @@ int64_t ShardedModule::Version() const {
   return version;
 }
 
-void ShardedModule::Around(const CallContext& call) {
+// Whoever gives values raises the version.
+void ShardedModule::CheckUsable() const {
   context_->CheckUsable();
+  for (const Parameter& parameter : parameters_) {
+    if (parameter.version() > 0) continue;
+    ThrowFailedPrecondition(absl::StrCat("parameter '", parameter.name(),
+                                         "' was read before it was initialised or loaded"));
+  }
+}
+
+void ShardedModule::Around(const CallContext& call) {
+  CheckUsable();
   try {
     Enter();
     try {

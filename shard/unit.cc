@@ -256,6 +256,10 @@ void Unit::AbandonBackward() noexcept {
 
 UnitGradient Unit::TakeGradient(int i) {
   SHERD_CHECK(backward_open_ > 0, "a gradient outside a backward scope");
+  if (!gradients_.trainable(i)) {
+    ThrowFailedPrecondition(absl::StrCat("parameter '", parameters_[At(i)].name, "' of unit '",
+                                         name_, "' was frozen between a forward and its backward"));
+  }
   return gradients_.Take(i, parameters_[At(i)].shape);
 }
 

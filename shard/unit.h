@@ -138,7 +138,8 @@ class Unit final : public StorageOwner {
   void AbandonBackward() noexcept;
 
   // Where the next contribution to the gradient of parameter i goes, in the parameter's own dtype.
-  // REQUIRES: inside BeginBackward and EndBackward.
+  // Errors: kFailedPrecondition, naming the parameter, if it is frozen. REQUIRES: inside
+  // BeginBackward and EndBackward.
   UnitGradient TakeGradient(int i);
   // How far gradients go from the next EndBackward on; kFull at first.
   void SetSync(GradientSync sync) { sync_ = sync; }

@@ -30,6 +30,14 @@ bool WindowState::Agree(int64_t micro_batches, int64_t items) {
   micro_batches_ = micro_batches;
   items_ = items;
   if (options_.in_backward != nullptr) {
+    for (const Parameter& parameter : model_.parameters()) {
+      if (!HasWindowHooks(parameter)) continue;
+      ThrowInvalidArgument(
+          absl::StrCat("parameter '", parameter.name(),
+                       "' has a hook on its window's gradient, and the optimizer in backward "
+                       "gives gradients away before the window has them: use one of the two"),
+          {.op = "window"});
+    }
     options_.in_backward->BeginWindow();
     stepped_squares_ = std::make_shared<double>(0.0);
   }

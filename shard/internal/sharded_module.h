@@ -35,6 +35,8 @@ class ShardedModule final : public Interceptor,
   void set_parent(ShardedModule* parent) { parent_ = parent; }
   ShardedModule* parent() const { return parent_; }
 
+  // Errors: kFailedPrecondition after a failure, or for a parameter without values, naming it.
+  void CheckUsable() const;
   void Around(const CallContext& call) override;
   void Enter() { unit_->EnterForward(Version()); }
   void Exit();

@@ -111,6 +111,15 @@ inline void PoisonFreeMemory(const Device& device) {
 
 inline Variable Energy(const Variable& y) { return Sum(Mul(y, y)); }
 
+// The elements of any float dtype.
+inline std::vector<double> DoublesOf(const Tensor& tensor) {
+  if (tensor.numel() == 0) return {};
+  if (tensor.dtype() == DType::kF64) return tensor.ToHost<double>();
+  const Tensor wide = Tensor::Empty(tensor.device(), DType::kF64, tensor.shape());
+  kernels::Cast(tensor, wide);
+  return wide.ToHost<double>();
+}
+
 // Values by parameter name, whole.
 using Whole = std::map<std::string, std::vector<double>>;
 
@@ -140,7 +149,7 @@ inline Whole GradientsOf(const Module& model, ProcessGroup* group, bool mark = t
     const Tensor grad = parameter.local_grad();
     if (!grad.defined()) continue;
     std::vector<double> whole(static_cast<size_t>(parameter.numel()), 0.0);
-    const std::vector<double> piece = grad.ToHost<double>();
+    const std::vector<double> piece = DoublesOf(grad);
     if (Counts(model, parameter)) {
       std::copy(piece.begin(), piece.end(), whole.begin() + parameter.local_offset());
     }
@@ -157,7 +166,7 @@ inline Whole ValuesOf(const Module& model, ProcessGroup* group) {
   Whole all;
   for (const Parameter& parameter : model.parameters()) {
     std::vector<double> whole(static_cast<size_t>(parameter.numel()), 0.0);
-    const std::vector<double> piece = parameter.local().ToHost<double>();
+    const std::vector<double> piece = DoublesOf(parameter.local());
     if (Counts(model, parameter)) {
       std::copy(piece.begin(), piece.end(), whole.begin() + parameter.local_offset());
     }
