@@ -24,8 +24,8 @@ class Unit;
 //   optimizer.set_learning_rate(schedule(step));   // before the window
 //   ... window->Finish(optimizer, {});
 // The steps are those of the same optimizers after the backward, bit for bit. What needs all
-// gradients first is refused: clipping, a loss scaler, skipping a step whose norm is not finite
-// (that is an error then, with parameters already changed).
+// gradients first is refused: clipping, a loss scaler, hooks of OnWindowGradient, skipping a step
+// whose norm is not finite (that is an error then, with parameters already changed).
 // REQUIRES: the factory's optimizers do not communicate (Muon does).
 // Ownership: made after the model is sharded; outlives the Accumulation. COLLECTIVE as the window.
 class OptimizerInBackward final : public Optimizer {
