@@ -47,7 +47,7 @@ void ExpectPiece(const Parameter& parameter, const std::vector<float>& whole) {
   }
 }
 
-TEST(MixedSums, ABf16WireIsSummedInF32InRankOrderToTheBit) {
+TEST(UnitPrecisionSums, ABf16WireIsSummedInF32InRankOrderToTheBit) {
   for (int ranks : {2, 3, 4}) {
     std::vector<float> want(11);
     for (size_t i = 0; i < 11; ++i) {
@@ -69,7 +69,7 @@ TEST(MixedSums, ABf16WireIsSummedInF32InRankOrderToTheBit) {
 
 // On two copies of two ranks, the sums inside are f32; they are rounded for the wire to the other
 // copy, and so is their sum, on its way back.
-TEST(MixedSums, ABf16WireBetweenCopiesRoundsTheSumsOnceMore) {
+TEST(UnitPrecisionSums, ABf16WireBetweenCopiesRoundsTheSumsOnceMore) {
   std::vector<float> want(11);
   for (size_t i = 0; i < 11; ++i) {
     const auto row = [&](int first) {
@@ -90,7 +90,7 @@ TEST(MixedSums, ABf16WireBetweenCopiesRoundsTheSumsOnceMore) {
 
 // Four micro-batches. Sent at the end, they are added up in f32 on each rank and rounded once; sent
 // each, rounded each and added up in f32 where they are owned.
-TEST(MixedSums, MicroBatchesAreAddedUpInF32) {
+TEST(UnitPrecisionSums, MicroBatchesAreAddedUpInF32) {
   constexpr int kMicroBatches = 4;
   for (int ranks : {2, 3}) {
     for (WindowSync sync : {WindowSync::kLast, WindowSync::kCutEach, WindowSync::kFullEach}) {
@@ -136,7 +136,7 @@ TEST(MixedSums, MicroBatchesAreAddedUpInF32) {
 }
 
 // Compute in bf16: its gradients are bf16 numbers, their sum over micro-batches is not.
-TEST(MixedSums, GradientsOfBf16ComputeAreAddedUpInF32) {
+TEST(UnitPrecisionSums, GradientsOfBf16ComputeAreAddedUpInF32) {
   RunRanks(2, [](World& world) {
     Plain model;
     FullyShard(model, world.mesh(), {.precision = kBf16});
@@ -183,7 +183,7 @@ class Mixed : public Module {
   Parameter single, brain, wide;
 };
 
-TEST(MixedSums, AUnitOfSeveralDTypesKeepsThemApart) {
+TEST(UnitPrecisionSums, AUnitOfSeveralDTypesKeepsThemApart) {
   for (bool narrow : {false, true}) {
     RunRanksLogged(2, [&](World& world, CollectiveLog& log) {
       Mixed model;

@@ -110,7 +110,7 @@ struct Policy {
 
 // 30 parameters on each of two ranks: 15 elements of the shard travel in each gather, of the
 // reductions as many to each owner.
-TEST(MixedPrecision, BodySeesTheComputeDTypeAndBytesFollowTheWire) {
+TEST(UnitPrecision, BodySeesTheComputeDTypeAndBytesFollowTheWire) {
   for (const Policy& policy :
        {Policy{kOwn, kOwn}, Policy{DType::kBF16, kOwn}, Policy{DType::kBF16, DType::kBF16},
         Policy{DType::kF16, kOwn}, Policy{kOwn, DType::kBF16}}) {
@@ -146,7 +146,7 @@ TEST(MixedPrecision, BodySeesTheComputeDTypeAndBytesFollowTheWire) {
 }
 
 // A layer in f16 between two in f32; who casts decides what is seen.
-TEST(MixedPrecision, EachUnitHasItsOwnPolicy) {
+TEST(UnitPrecision, EachUnitHasItsOwnPolicy) {
   struct Case {
     const char* name;
     MixedPrecision middle, last;
@@ -191,7 +191,7 @@ TEST(MixedPrecision, EachUnitHasItsOwnPolicy) {
   }
 }
 
-TEST(MixedPrecision, InputsThatNobodyCastAreAnError) {
+TEST(UnitPrecision, InputsThatNobodyCastAreAnError) {
   RunRanks(1, [](World& world) {
     Layer layer(world.device());
     FullyShard(layer, world.mesh(),
@@ -245,7 +245,7 @@ class Structured : public Module {
   DTypes seen;
 };
 
-TEST(MixedPrecision, NestedStructsAreCastOnTheirWayInAndOut) {
+TEST(UnitPrecision, NestedStructsAreCastOnTheirWayInAndOut) {
   const DType f32 = DType::kF32, bf16 = DType::kBF16, i64 = DType::kI64;
   struct Case {
     MixedPrecision precision;
@@ -279,7 +279,7 @@ TEST(MixedPrecision, NestedStructsAreCastOnTheirWayInAndOut) {
   }
 }
 
-TEST(MixedPrecision, ARecomputeSeesTheSameDTypes) {
+TEST(UnitPrecision, ARecomputeSeesTheSameDTypes) {
   for (bool inside : {true, false}) {
     for (bool early_stop : {true, false}) {
       for (const MixedPrecision& precision :
@@ -321,7 +321,7 @@ class StateOf final : public OptimizerStateVisitor {
   std::vector<int64_t> counts;
 };
 
-TEST(MixedPrecision, AnOverflowInF16OnOneRankIsTheVerdictOfAll) {
+TEST(UnitPrecision, AnOverflowInF16OnOneRankIsTheVerdictOfAll) {
   for (int ranks : {1, 2, 4}) {
     for (int inside : {0, 2}) {
       if (inside == 2 && ranks != 4) continue;
@@ -369,7 +369,7 @@ TEST(MixedPrecision, AnOverflowInF16OnOneRankIsTheVerdictOfAll) {
 }
 
 // Scaled f16 and bf16 on several ranks lead where one rank in the same dtypes does.
-TEST(MixedPrecision, TrainsAsOneRankDoesThatTakesAllMicroBatches) {
+TEST(UnitPrecision, TrainsAsOneRankDoesThatTakesAllMicroBatches) {
   const auto train = [](World& world, const MixedPrecision& precision, int all) {
     Chain model(2);
     for (auto& layer : model.layers) {
