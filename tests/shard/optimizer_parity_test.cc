@@ -73,14 +73,15 @@ void ExpectOneRanksValues(Kind kind) {
                                                   {"hybrid", kHybridOptimizer},
                                                   {"everywhere", kZero3Everywhere}};
   for (const auto& [ranks, inside] : {std::pair(2, 2), std::pair(3, 3), std::pair(4, 2)}) {
+    const int all = ranks, cut = inside;
     Whole want;
-    RunRanks(1, [&](World& world) { want = Train(world, kind, ranks, nullptr, 1); });
-    for (const auto& [name, stage] : stages) {
-      SCOPED_TRACE(absl::StrCat(name, ", ", ranks, " ranks, ", inside, " inside"));
-      RunRanks(ranks, [&](World& world) {
-        ExpectClose(Train(world, kind, ranks, &stage, inside), want, 1e-9);
-      });
-    }
+    RunRanks(1, [&](World& world) { want = Train(world, kind, all, nullptr, 1); });
+    RunRanks(all, [&](World& world) {
+      for (const auto& [name, stage] : stages) {
+        SCOPED_TRACE(absl::StrCat(name, ", ", world.size(), " ranks, ", cut, " inside"));
+        ExpectClose(Train(world, kind, world.size(), &stage, cut), want, 1e-9);
+      }
+    });
   }
 }
 

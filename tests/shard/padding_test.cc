@@ -53,7 +53,7 @@ int64_t PaddingOf(const Module& model) {
 // without the poison are the same.
 TEST(Padding, NobodyReadsIt) {
   for (const auto& [ranks, inside] : {std::pair(2, 2), std::pair(3, 3), std::pair(4, 2)}) {
-    for (const Stage& stage : {kZero3, kZero2, kZero1, kDataParallel, kHybridOptimizer}) {
+    for (const Stage& stage : {kZero3, kZero2, kZero1, kHybridOptimizer}) {
       for (bool muon : {false, true}) {
         SCOPED_TRACE(absl::StrCat(ranks, " ranks, muon ", muon));
         RunRanks(ranks, [&](World& world) {

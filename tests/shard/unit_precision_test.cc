@@ -198,7 +198,7 @@ TEST(UnitPrecision, InputsThatNobodyCastAreAnError) {
                {.precision = {.parameters = DType::kBF16, .cast_inputs = false}});
     Initialize(layer, world.device(), 1);
     ExpectErrorHas(ErrorOf([&] { layer(InputF32(world.device(), 0)); }),
-                   {"f32", "bf16", "norm.weight"});
+                   {"f32", "bf16", "(in norm)"});
     EXPECT_EQ(layer.inputs, DTypes{DType::kF32});
   });
 }
