@@ -111,7 +111,7 @@ TEST(Frozen, BiasesOnly) {
         for (Order order : {Order::kNone, Order::kInside, Order::kOutside}) {
           SCOPED_TRACE(absl::StrCat(ranks, " ranks, early ", early, " reshard ", reshard, " order ",
                                     static_cast<int>(order)));
-          RunRanksLogged(ranks, [&](World& world, CollectiveLog& log) {
+          RunRecorded(ranks, [&](World& world, CollectiveLog& log) {
             Stack model;
             if (early) FreezeWeights(model);
             ShardStack(model, world.mesh(), {.reshard_after_forward = reshard}, order);
@@ -207,7 +207,7 @@ TEST(Frozen, AlternateUnitsThatChangeBetweenSteps) {
     RunRanks(1, [&](World& world) { want = train(world, ranks, true, nullptr); });
     for (bool reshard : {true, false}) {
       SCOPED_TRACE(absl::StrCat(ranks, " ranks, reshard ", reshard));
-      RunRanksLogged(ranks, [&](World& world, CollectiveLog& log) {
+      RunRecorded(ranks, [&](World& world, CollectiveLog& log) {
         const std::vector<Whole> got = train(world, ranks, reshard, &log);
         for (size_t step = 0; step < kSteps; ++step) ExpectClose(got[step], want[step], 1e-9);
       });
@@ -347,7 +347,7 @@ TEST(Frozen, OfAdaptersOnlyTheTrainedSegmentIsReduced) {
     want = GradientsOf(model, nullptr);
   });
   EXPECT_EQ(want.size(), 2u);
-  RunRanksLogged(2, [&](World& world, CollectiveLog& log) {
+  RunRecorded(2, [&](World& world, CollectiveLog& log) {
     Adapted model;
     FullyShard(model, world.mesh(), {.reshard_after_forward = true, .precision = kBf16});
     Initialize(model, world.device(), 1);

@@ -263,7 +263,7 @@ TEST(FsdpInit, UnitsOfOneModelMayLieOnTwoMeshes) {
 // What is ignored stays the caller's: whole on every rank, its gradient this rank's own.
 TEST(FsdpInit, IgnoredParametersStayWholeAndUnreduced) {
   for (int ranks : {1, 2, 3}) {
-    RunRanksLogged(ranks, [&](World& world, CollectiveLog& log) {
+    RunRecorded(ranks, [&](World& world, CollectiveLog& log) {
       const auto backward = [&](ShardModel& model) {
         Tape tape;
         const Recording on(tape);

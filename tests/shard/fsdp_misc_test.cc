@@ -257,7 +257,7 @@ TEST(FsdpClip, EveryNormOnOneAxisAndOnTwo) {
           return LossOf(m, d, static_cast<uint64_t>(r), round, {0, 2});
         }));
       }
-      RunRanksLogged(ranks, [&](World& world, CollectiveLog& log) {
+      RunRecorded(ranks, [&](World& world, CollectiveLog& log) {
         ShardModel model;
         ShardAll(model, world.MakeMesh(inside));
         Initialize(model, world.device(), 1);

@@ -2,29 +2,15 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "sherd/runtime/comm/recording_group.h"
 #include "sherd/shard/window.h"
 #include "tests/shard/model.h"
+#include "tests/shard/recorded.h"
 
 namespace sherd::testing {
-
-// Runs `body` on `ranks` ranks; it is given its world and the log of its rank's collectives.
-inline void RunRanksLogged(int ranks, const std::function<void(World&, CollectiveLog&)>& body) {
-  std::vector<std::shared_ptr<CollectiveLog>> logs;
-  for (int rank = 0; rank < ranks; ++rank) logs.push_back(std::make_shared<CollectiveLog>());
-  RankOptions options;
-  options.wrap_group = [&](std::shared_ptr<ProcessGroup> group) -> std::shared_ptr<ProcessGroup> {
-    const auto log = logs[static_cast<size_t>(group->rank())];
-    return MakeRecordingGroup(std::move(group), log);
-  };
-  RunRanks(
-      ranks, [&](World& world) { body(world, *logs[static_cast<size_t>(world.rank())]); }, options);
-}
 
 inline void ExpectErrorHas(const std::string& text, const std::vector<std::string>& parts) {
   for (const std::string& part : parts) EXPECT_TRUE(Contains(text, part));

@@ -185,7 +185,7 @@ class Mixed : public Module {
 
 TEST(UnitPrecisionSums, AUnitOfSeveralDTypesKeepsThemApart) {
   for (bool narrow : {false, true}) {
-    RunRanksLogged(2, [&](World& world, CollectiveLog& log) {
+    RunRecorded(2, [&](World& world, CollectiveLog& log) {
       Mixed model;
       FullyShard(model, world.mesh(),
                  {.reshard_after_forward = true,

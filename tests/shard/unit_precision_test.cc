@@ -118,7 +118,7 @@ TEST(UnitPrecision, BodySeesTheComputeDTypeAndBytesFollowTheWire) {
       const DType compute = policy.parameters.value_or(DType::kF32);
       const DType wire = policy.reduce.value_or(DType::kF32);
       SCOPED_TRACE(absl::StrCat(std::string(NameOf(compute)), " ", std::string(NameOf(wire))));
-      RunRanksLogged(2, [&](World& world, CollectiveLog& log) {
+      RunRecorded(2, [&](World& world, CollectiveLog& log) {
         Layer layer(world.device());
         FullyShard(layer, world.mesh(),
                    {.reshard_after_forward = reshard,
