@@ -1,8 +1,10 @@
 #include "sherd/autograd/internal/grad_table.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "sherd/autograd/internal/hooks.h"
+#include "sherd/autograd/tape.h"
 #include "sherd/runtime/kernels/elementwise.h"
 
 namespace sherd::internal {
@@ -119,7 +121,19 @@ void GradTable::CommitLeaves() {
   Clear();
 }
 
+void GradTable::NoteScope(ScopeObserver* observer) {
+  if (std::find(observers_.rbegin(), observers_.rend(), observer) == observers_.rend()) {
+    observers_.push_back(observer);
+  }
+}
+
+void GradTable::EndScopes() {
+  for (ScopeObserver* observer : observers_) observer->BackwardEnded();
+  observers_.clear();
+}
+
 void GradTable::Clear() {
+  observers_.clear();
   for (Slot& slot : slots_) {
     if (slot.ident) Release(slot);
   }

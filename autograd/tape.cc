@@ -178,6 +178,7 @@ void Tape::Backward(std::span<const Variable> roots, std::span<const Tensor> see
   level.tape = impl_.get();
   level.home = impl_->home;
   internal::Walk(*impl_, *table, level, options.retain).Run(idents, seeds);
+  table->EndScopes();
   table->CommitLeaves();
   impl_->spare_table = std::move(table);
 }

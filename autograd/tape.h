@@ -28,6 +28,9 @@ class ScopeObserver {
   virtual void BackwardExit() = 0;
   // The backward failed while the call was entered: undo, without communication. Never throws.
   virtual void BackwardAbandon() noexcept = 0;
+  // The whole backward in which calls of this observer were left has ended: once, however many
+  // calls, also of calls that ran again for a checkpoint. Not after a failure.
+  virtual void BackwardEnded() {}
 
  protected:
   ~ScopeObserver() = default;

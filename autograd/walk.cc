@@ -94,6 +94,7 @@ void Walk::Run(std::span<const Ref<Ident>> roots, std::span<const Tensor> seeds)
         entered.pop_back();
         if (!retain_) scope.always_live = false;
         scope.observer->BackwardExit();
+        table_.NoteScope(scope.observer);
         if (!awaited_.empty()) RunParameterHooks(tape_.nodes.size());
       }
     }

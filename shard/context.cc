@@ -207,6 +207,7 @@ void ShardContext::ReshardIdle() {
 }
 
 void ShardContext::EndOfBackward() {
+  if (!std::exchange(in_backward_, false)) return;
   kept_ = nullptr;
   for (Unit* unit : units_) {
     unit->EndOfBackward();

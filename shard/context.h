@@ -85,8 +85,11 @@ class ShardContext {
   void ScopeOpens(Unit* unit);
   // Reshards every unit without an open scope.
   void ReshardIdle();
-  // The outermost scope's backward has ended: every unit reduces what it kept for more calls, then
-  // those without an open scope are resharded, but for those that stay for the next micro-batch.
+  // A scope of a unit has entered its backward: there will be an end.
+  void BackwardBegins() { in_backward_ = true; }
+  // The whole backward has ended: every unit reduces what it kept for more calls, then those
+  // without an open scope are resharded, but for those that stay for the next micro-batch. Nothing
+  // the second time.
   void EndOfBackward();
   // Reshards the unit that was kept, if it has no open scope.
   void ReshardKept() { ScopeOpens(nullptr); }
@@ -130,6 +133,7 @@ class ShardContext {
   std::vector<Unit*> whole_;  // whose last reduction has ended
   std::vector<Unit*> units_;
   Unit* kept_ = nullptr;
+  bool in_backward_ = false;
   EventLog* events_ = nullptr;
   std::optional<std::string> failure_;
 };

@@ -88,7 +88,7 @@ inline void FullyShard(std::initializer_list<Module*> modules, const Mesh& mesh,
 
 // Starts the gather of a unit's parameters before a call needs them, and returns at once: while a
 // batch is being made, say. The next call of the module, or a UnitScope, waits for it and then
-// reshards as usual; Reshard gives it back unused, and so does the end of a root's backward.
+// reshards as usual; Reshard gives it back unused, and so does the end of the next backward.
 // COLLECTIVE over the unit's ranks, in one order with their calls. Memory: the gathered parameters
 // from now on. Errors: kInvalidArgument if the module is no unit, kFailedPrecondition after a
 // failure; those of the gather come from whoever waits.

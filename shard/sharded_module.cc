@@ -220,9 +220,16 @@ void ShardedModule::BackwardExit() {
     unit_->EndBackward(!options_.reshard_after_backward ? AfterScope::kKeep
                        : is_list()                      ? AfterScope::kForNow
                                                         : AfterScope::kReshard);
-    // The outermost unit's backward ends a step's: what calls have left is reduced, and what a
-    // forward gathered and nobody used goes too.
-    if (parent_ == nullptr && !unit_->open()) context_->EndOfBackward();
+  } catch (...) {
+    context_->Fail(CurrentErrorText());
+    throw;
+  }
+}
+
+// What calls have left is reduced, and what a forward gathered and nobody used goes too.
+void ShardedModule::BackwardEnded() {
+  try {
+    context_->EndOfBackward();
   } catch (...) {
     context_->Fail(CurrentErrorText());
     throw;

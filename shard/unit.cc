@@ -205,6 +205,7 @@ void Unit::AbandonForward() noexcept {
 
 void Unit::BeginBackward(int64_t version) {
   context_->ScopeOpens(this);
+  context_->BackwardBegins();
   context_->prefetcher().Begin(this, /*backward=*/true);
   if (events_ != nullptr) events_->Begin(EventOf(EventKind::kScope, EventPhase::kBackward));
   Unshard(version);
@@ -226,6 +227,7 @@ void Unit::EndBackward(AfterScope after) {
   if (calls_ahead_ > 0) --calls_ahead_;
   if (backward_open_ == 1) {
     const bool more = options_.reduce_once && calls_ahead_ > 0;
+    owes_reduction_ = more;
     const bool whole = when_whole_ && calls_ahead_ == 0 && sync_ == GradientSync::kFull;
     try {
       if (sync_ != GradientSync::kNone && !more) {
@@ -277,7 +279,8 @@ void Unit::RunWhenWhole() {
 
 void Unit::EndOfBackward() {
   calls_ahead_ = 0;
-  if (sync_ == GradientSync::kNone || !gradients_.pending()) return;
+  const bool owes = std::exchange(owes_reduction_, false);
+  if (sync_ == GradientSync::kNone || !(owes || gradients_.pending())) return;
   gradients_.Reduce(sync_ == GradientSync::kFull);
 }
 

@@ -226,7 +226,8 @@ class Unit final : public StorageOwner {
   GradientSync sync_ = GradientSync::kFull;
   int forward_open_ = 0;
   int backward_open_ = 0;
-  int calls_ahead_ = 0;  // recorded calls whose backward has not come yet
+  bool owes_reduction_ = false;  // an EndBackward waited for calls to come
+  int calls_ahead_ = 0;          // recorded calls whose backward has not come yet
   int64_t gathers_ = 0;
   EventLog* events_ = nullptr;
   int event_unit_ = 0;

@@ -6,6 +6,10 @@
 #include "sherd/autograd/parameter.h"
 #include "sherd/autograd/variable.h"
 
+namespace sherd {
+class ScopeObserver;
+}
+
 namespace sherd::internal {
 
 // Gradients on their way, shared by a backward and the backwards nested in it; dropped on error.
@@ -31,6 +35,9 @@ class GradTable {
   Tensor Take(Ident& ident);
   // Runs the hooks of leaves and moves what arrived at leaves into their grad.
   void CommitLeaves();
+  // An observer's call was left; for EndScopes, which tells each of them once.
+  void NoteScope(ScopeObserver* observer);
+  void EndScopes();
   // Forgets everything.
   void Clear();
 
@@ -44,6 +51,7 @@ class GradTable {
   Slot& Add(Ident& ident);
   void Release(Slot& slot);
 
+  std::vector<ScopeObserver*> observers_;
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_;
 };

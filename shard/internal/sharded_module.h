@@ -54,6 +54,7 @@ class ShardedModule final : public Interceptor,
   void BackwardEnter() override;
   void BackwardExit() override;
   void BackwardAbandon() noexcept override;
+  void BackwardEnded() override;
 
   void Report(LogLevel level, std::string_view text) override;
   bool TakeFirst() override { return std::exchange(first_report_, false); }
