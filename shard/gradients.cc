@@ -303,11 +303,19 @@ Tensor GradientSums::Done(int i) {
 void GradientSums::Clear(int i) {
   used_[At(i)] = false;
   for (Sum& sum : sums_) sum.holds[At(i)] = false;
+  if (same_as_[kCut] != kDone) FreeDone();
+}
+
+// Where finishing moves sums, their memory moves along: what was there is not needed any more.
+void GradientSums::FreeDone() {
+  Sum& done = sum(kDone);
+  if (std::find(done.holds.begin(), done.holds.end(), true) != done.holds.end()) return;
+  for (Ref<Storage>& store : done.stores) store = Ref<Storage>();
 }
 
 void GradientSums::Drop() {
   ClearAll();
-  for (Ref<Storage>& store : sum(kDone).stores) store = Ref<Storage>();
+  FreeDone();
 }
 
 void GradientSums::ClearAll() {

@@ -81,7 +81,8 @@ class GradientSums {
   // Whether some rank may have contributed to it: this one, or one that MarkUsed speaks for.
   bool used(int i) const { return used_[At(i)]; }
   void MarkUsed(int i) { used_[At(i)] = true; }
-  // Forgets the sums of one parameter, or of all; the memory of the done sums stays.
+  // Forgets the sums of one parameter, or of all. The memory of the done sums stays where calls add
+  // to it; where finishing moves other memory there, it is given back.
   void Clear(int i);
   void ClearAll();
   // The same, and gives the memory of the done sums back too.
@@ -112,6 +113,7 @@ class GradientSums {
   bool PrepareTarget(Sum& target, size_t segment);
   Move MoveOf(Stop from, Stop to, size_t segment);
   void Pass(Stop from, Stop to, std::vector<Move>& moves);
+  void FreeDone();
   static void Run(const Move& move);
   // Sums `counts` over all ranks of the unit.
   void SumOverRanks(std::vector<int32_t>& counts, const ErrorContext& what) const;

@@ -11,35 +11,16 @@ Ladder::Ladder(const Layout& layout, const UnitAxes& axes, Options options, cons
                const StorageOwner* owner)
     : layout_(layout), axes_(axes), options_(std::move(options)), device_(device) {
   const int bottom = axes.levels();
-  Rung& owned = AddRung(bottom, /*kept=*/true);
-  owned.version = 0;
-  const size_t segments = layout.segments().size();
-  for (size_t s = 0; s < segments; ++s) {
-    const DType dtype = layout.segments()[s].dtype;
-    shards_.push_back(Tensor::Empty(
-        device, dtype, {Elems(s, bottom)},
-        options_.offload ? MemoryCategory::kOffloaded : MemoryCategory::kParameterShard));
-    owned.stores.push_back(shards_.back().storage());
-  }
+  rungs_.push_back({bottom, /*kept=*/true, 0, {}});
   if (axes.parameter_level > 0 && axes.parameter_level < bottom) {
-    AddRung(axes.parameter_level, /*kept=*/true);
+    rungs_.push_back({axes.parameter_level, /*kept=*/true, -1, {}});
   }
   if (axes.parked_level > 0 && axes.parked_level < axes.parameter_level) {
-    AddRung(axes.parked_level, /*kept=*/false);
+    rungs_.push_back({axes.parked_level, /*kept=*/false, -1, {}});
   }
   const bool refreshed = axes.parameter_level == 0 && bottom > 0;
-  AddRung(0, refreshed || !axes.parameters_are_cut);
-  for (size_t r = 1; r < rungs_.size(); ++r) {
-    Rung& rung = rungs_[r];
-    for (size_t s = 0; s < segments; ++s) {
-      const int64_t bytes = Elems(s, rung.level) * SizeOf(gathered(s));
-      const bool same = bottom == 0 && gathered(s) == shards_[s].dtype() && !options_.offload;
-      rung.stores.push_back(same ? MakeRef<Storage>(shards_[s].storage(), bytes)
-                                 : MakeRef<Storage>(device, bytes,
-                                                    rung.kept ? MemoryCategory::kParameterShard
-                                                              : MemoryCategory::kUnsharded));
-    }
-  }
+  rungs_.push_back({0, refreshed || !axes.parameters_are_cut, -1, {}});
+  for (size_t s = 0; s < layout.segments().size(); ++s) MakeStores(s);
   for (const Ref<Storage>& store : rungs_.back().stores) store->set_owner(owner);
 }
 
@@ -47,8 +28,36 @@ Ladder::~Ladder() {
   for (const Ref<Storage>& store : rungs_.back().stores) store->set_owner(nullptr);
 }
 
-Ladder::Rung& Ladder::AddRung(int level, bool kept) {
-  return rungs_.emplace_back(Rung{level, kept, -1, {}});
+// The owned pieces lie inside the rung that is kept above them, where it has their dtype; alone on
+// their level they are the whole.
+void Ladder::MakeStores(size_t segment) {
+  const DType dtype = layout_.segments()[segment].dtype;
+  const bool same = gathered(segment) == dtype && !options_.offload;
+  const auto make = [&](int level, DType of, MemoryCategory category) {
+    return MakeRef<Storage>(device_, Elems(segment, level) * SizeOf(of), category);
+  };
+  const int bottom = rungs_[0].level;
+  const bool inside = same && rungs_[1].kept && bottom > 0;
+  const Ref<Storage> owned =
+      make(inside ? rungs_[1].level : bottom, dtype,
+           options_.offload ? MemoryCategory::kOffloaded : MemoryCategory::kParameterShard);
+  owned->Allocate();
+  const int64_t elems = Elems(segment, bottom);
+  const int64_t offset = inside ? axes_.Piece(rungs_[1].level, bottom) * elems : 0;
+  shards_.push_back(Tensor::View(owned, offset, dtype, {elems}));
+  rungs_[0].stores.push_back(owned);
+  for (size_t r = 1; r < rungs_.size(); ++r) {
+    Rung& rung = rungs_[r];
+    if (inside && r == 1) {
+      rung.stores.push_back(owned);
+    } else if (same && bottom == 0) {
+      rung.stores.push_back(MakeRef<Storage>(owned, Elems(segment, 0) * SizeOf(dtype)));
+    } else {
+      rung.stores.push_back(
+          make(rung.level, gathered(segment),
+               rung.kept ? MemoryCategory::kParameterShard : MemoryCategory::kUnsharded));
+    }
+  }
 }
 
 int64_t Ladder::Elems(size_t segment, int level) const {
@@ -90,25 +99,20 @@ void Ladder::Climb(const ErrorContext& what) {
 
 void Ladder::ClimbOne(size_t segment, const Rung& from, const Rung& to,
                       const ErrorContext& what) const {
-  const Storage& source = *from.stores[segment];
   const Storage& target = *to.stores[segment];
-  if (source.data() == target.data()) return;
   const DType dtype = gathered(segment);
   const int64_t size = SizeOf(dtype);
   const int64_t own_elems = Elems(segment, from.level);
   if (own_elems == 0) return;
   const int64_t own_offset = axes_.Piece(to.level, from.level) * own_elems;
-  const void* piece = source.data();
-  const bool owned = &from == &rungs_.front();
-  const DType from_dtype = owned ? shards_[segment].dtype() : dtype;
-  if (from_dtype != dtype || from.level == to.level) {
+  const Tensor given = &from == &rungs_.front()
+                           ? shards_[segment]
+                           : Tensor::View(from.stores[segment], 0, dtype, {own_elems});
+  const void* piece = given.raw();
+  if (given.dtype() != dtype || from.level == to.level) {
     const Tensor own = Tensor::View(to.stores[segment], own_offset, dtype, {own_elems});
-    const Tensor given = Tensor::View(from.stores[segment], 0, from_dtype, {own_elems});
-    if (from_dtype != dtype) {
-      kernels::Cast(given, own);
-    } else {
-      kernels::Copy(given, own);
-    }
+    if (own.raw() == piece) return;
+    kernels::Cast(given, own);
     piece = own.raw();
   }
   for (int level = from.level; level > to.level; --level) {

@@ -60,7 +60,7 @@ class Ladder {
     int64_t version = -1;  // of what it holds; -1: nothing
     std::vector<Ref<Storage>> stores;
   };
-  Rung& AddRung(int level, bool kept);
+  void MakeStores(size_t segment);
   // Elements of one piece of a segment at a level.
   int64_t Elems(size_t segment, int level) const;
   void ClimbOne(size_t segment, const Rung& from, const Rung& to, const ErrorContext& what) const;

@@ -41,6 +41,8 @@ inline constexpr AxisPlacement kShardAll{Placement::kShard, Placement::kShard, P
 //   kZero3           P/S  G/S  O/S    on a mesh of two axes: hybrid sharding
 //   kHybridOptimizer P/S  G/S  O/(S R)
 //   kZero3Everywhere P/(S R)  G/(S R)  O/(S R)
+// G is of what micro-batches add up; the optimizer reads its pieces alone. Parameters kept in
+// another dtype than their own (see MixedPrecision) stand beside masters of the optimizer's pieces.
 // Source: Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter
 // Models"; Zhao et al. 2023, "PyTorch FSDP".
 struct Stage {

@@ -44,8 +44,8 @@ Unit::Unit(std::string name, std::vector<UnitParameter> parameters,
     const LayoutPiece piece = layout_.PieceOf(i, axes_.piece());
     full_.push_back(
         Tensor::View(ladder_.full(s), layout_.offset_of(i), ladder_.gathered(s), parameter.shape));
-    local_.push_back(Tensor::View(ladder_.shard(s).storage(), piece.chunk_offset, parameter.dtype,
-                                  {piece.elems}));
+    const Tensor& shard = ladder_.shard(s);
+    local_.push_back(shard.Slice(0, piece.chunk_offset, piece.chunk_offset + piece.elems));
   }
   context_->Register(this);
 }

@@ -29,6 +29,7 @@ bool WindowState::Agree(int64_t micro_batches, int64_t items) {
   CheckClean();
   micro_batches_ = micro_batches;
   items_ = items;
+  if (!AgreeOnCounts()) return false;
   if (options_.in_backward != nullptr) {
     for (const Parameter& parameter : model_.parameters()) {
       if (!HasWindowHooks(parameter)) continue;
@@ -44,12 +45,16 @@ bool WindowState::Agree(int64_t micro_batches, int64_t items) {
   if (EventLog* const log = events()) {
     log->Begin({.kind = EventKind::kStep, .phase = EventPhase::kFinish, .sequence = step_});
   }
-  if (context_ == nullptr || context_->size() == 1) return micro_batches > 0;
+  return true;
+}
+
+bool WindowState::AgreeOnCounts() {
+  if (context_ == nullptr || context_->size() == 1) return micro_batches_ > 0;
   // One slot for each rank's micro-batches, so that a disagreement can be told in full; then the
   // items.
   std::vector<int64_t> slots(static_cast<size_t>(context_->size()) + 1, 0);
-  slots[static_cast<size_t>(context_->rank())] = micro_batches;
-  slots.back() = items;
+  slots[static_cast<size_t>(context_->rank())] = micro_batches_;
+  slots.back() = items_;
   context_->control().AllReduce(slots.data(), static_cast<int64_t>(slots.size()), DType::kI64,
                                 {.op = "window"});
   items_ = slots.back();

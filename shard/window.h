@@ -94,6 +94,8 @@ class WindowState {
     int64_t reported_items = 0;
   };
   void CheckClean() const;
+  // Whether there are micro-batches; makes items_ those of all ranks.
+  bool AgreeOnCounts();
   // Tells the units how far the gradients of the next micro-batch go.
   void SetSync() const;
   void CheckFinish(const Optimizer& optimizer, const FinishOptions& options,

@@ -84,10 +84,14 @@ void PlanRun::Weigh(UnitRun& run) const {
   const bool finishes = run.gradient_level < bottom || !run.replicas.empty();
   for (const Segment& s : run.segments) {
     const auto held = [&](int level, int64_t size) { return Held(run.Elems(s, level) * size); };
-    run.owned += held(bottom, s.own_size);
-    if (run.keeps_part) run.kept += held(run.parameter_level, s.gather_size);
-    if (bottom > 0 || s.gather_size != s.own_size)
-      (run.keeps_full ? run.kept : run.copy) += held(0, s.gather_size);
+    // Owned pieces lie inside what is kept above them, where that has their dtype.
+    const bool inside = (run.keeps_part || (run.keeps_full && bottom > 0)) && !s.casts;
+    const int kept_level = run.keeps_part ? run.parameter_level : 0;
+    run.owned += held(inside ? kept_level : bottom, s.own_size);
+    if (run.keeps_part && !inside) run.kept += held(kept_level, s.gather_size);
+    const bool copies = bottom > 0 || s.casts;
+    if (copies && !run.keeps_full) run.copy += held(0, s.gather_size);
+    if (copies && run.keeps_full && !inside) run.kept += held(0, s.gather_size);
     if (!s.trainable) continue;
     if (run.gradient_level > 0) run.whole_sums += held(0, s.own_size);
     if (finishes) run.cut_sums += held(run.gradient_level, s.own_size);
@@ -109,6 +113,7 @@ PlanRun::UnitRun PlanRun::Describe(const PlanUnit& unit, bool root) const {
     elems += plan.elems;
     const bool casts = IsFloating(plan.dtype);
     Segment s;
+    s.casts = casts && unit.precision.parameters.value_or(plan.dtype) != plan.dtype;
     s.padded_elems = plan.padded_elems(pieces);
     s.trainable = plan.trainable;
     s.own_size = SizeOf(plan.dtype);
@@ -354,6 +359,11 @@ Plan PlanRun::Run() {
       Finish();
       for (const UnitRun& unit : units_) {
         if (round == 0) Hold(MemoryCategory::kOptimizer, unit.state);
+      }
+      // Where finishing moves sums, the memory of the done ones goes with them.
+      for (UnitRun& unit : units_) {
+        if (unit.cut_sums == 0 || !std::exchange(unit.holds_done, false)) continue;
+        Hold(MemoryCategory::kGradientShard, -unit.done_sums);
       }
     });
   }

@@ -25,6 +25,7 @@ class PlanRun {
   struct Segment {
     int64_t padded_elems = 0;
     bool trainable = true;
+    bool casts = false;       // gathered in another dtype
     int64_t own_size = 0;     // bytes of an element: of shards and sums,
     int64_t gather_size = 0;  // of the gathered copy,
     int64_t wire_size = 0;    // and of gradients that are sent

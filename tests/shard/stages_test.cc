@@ -125,14 +125,13 @@ TEST(Stages, HoldWhatTheTableSays) {
   struct Want {
     const char* name;
     Stage stage;
-    int64_t parameters, kept, gradients;  // how many ranks share a copy of the pieces
+    int64_t parameters, gradients, pieces;  // into how many pieces each is cut
   };
-  // Owned pieces, what is kept of the parameters beside them, done gradients.
   for (const Want& want :
-       {Want{"data parallel", kDataParallel, 1, 0, 1}, Want{"zero 1", kZero1, 2, 1, 2},
-        Want{"zero 2", kZero2, 2, 1, 2}, Want{"zero 3", kZero3, 2, 0, 2},
-        Want{"hybrid optimizer", kHybridOptimizer, 4, 2, 4},
-        Want{"everywhere", kZero3Everywhere, 4, 0, 4}}) {
+       {Want{"data parallel", kDataParallel, 1, 1, 1}, Want{"zero 1", kZero1, 1, 2, 2},
+        Want{"zero 2", kZero2, 1, 2, 2}, Want{"zero 3", kZero3, 2, 2, 2},
+        Want{"hybrid optimizer", kHybridOptimizer, 2, 4, 4},
+        Want{"everywhere", kZero3Everywhere, 4, 4, 4}}) {
     SCOPED_TRACE(want.name);
     RunRanks(4, [&](World& world) {
       ShardModel model(1);
@@ -150,12 +149,12 @@ TEST(Stages, HoldWhatTheTableSays) {
       const auto rounded = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
       const MemoryStats stats = world.device().allocator().stats();
       EXPECT_EQ(stats[MemoryCategory::kParameterShard].current_bytes,
-                rounded(whole / want.parameters) + (want.kept ? rounded(whole / want.kept) : 0));
+                rounded(whole / want.parameters));
       EXPECT_EQ(stats[MemoryCategory::kGradientShard].current_bytes,
                 rounded(whole / want.gradients));
       EXPECT_EQ(stats[MemoryCategory::kGradient].current_bytes, 0);
       EXPECT_EQ(stats[MemoryCategory::kUnsharded].current_bytes, 0);
-      EXPECT_EQ(layout.shard_bytes() * want.parameters, whole);
+      EXPECT_EQ(layout.shard_bytes() * want.pieces, whole);
     });
   }
 }
