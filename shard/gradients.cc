@@ -303,10 +303,11 @@ Tensor GradientSums::Done(int i) {
 void GradientSums::Clear(int i) {
   used_[At(i)] = false;
   for (Sum& sum : sums_) sum.holds[At(i)] = false;
-  if (same_as_[kCut] != kDone) FreeDone();
+  // Where finishing only renames sums, their memory comes along: the old one is not needed.
+  const bool renames = sums_[kCut].level == sums_[kDone].level && !options_.offload;
+  if (same_as_[kCut] != kDone && renames) FreeDone();
 }
 
-// Where finishing moves sums, their memory moves along: what was there is not needed any more.
 void GradientSums::FreeDone() {
   Sum& done = sum(kDone);
   if (std::find(done.holds.begin(), done.holds.end(), true) != done.holds.end()) return;

@@ -82,7 +82,7 @@ class GradientSums {
   bool used(int i) const { return used_[At(i)]; }
   void MarkUsed(int i) { used_[At(i)] = true; }
   // Forgets the sums of one parameter, or of all. The memory of the done sums stays where calls add
-  // to it; where finishing moves other memory there, it is given back.
+  // to it; where finishing only renames other sums to them, it is given back.
   void Clear(int i);
   void ClearAll();
   // The same, and gives the memory of the done sums back too.

@@ -360,9 +360,10 @@ Plan PlanRun::Run() {
       for (const UnitRun& unit : units_) {
         if (round == 0) Hold(MemoryCategory::kOptimizer, unit.state);
       }
-      // Where finishing moves sums, the memory of the done ones goes with them.
+      // Where finishing only renames sums, the memory of the done ones goes with them.
       for (UnitRun& unit : units_) {
-        if (unit.cut_sums == 0 || !std::exchange(unit.holds_done, false)) continue;
+        const bool renames = unit.cut_sums > 0 && unit.gradient_level == unit.levels();
+        if (!renames || !std::exchange(unit.holds_done, false)) continue;
         Hold(MemoryCategory::kGradientShard, -unit.done_sums);
       }
     });
