@@ -107,7 +107,8 @@ void Unit::Unshard(int64_t version) {
   if (unsharded_ && open()) return;
   const bool current = unsharded_ && gathered_version_ == version;
   const bool ahead = std::exchange(ahead_, false);
-  if (current && !ahead) return;
+  // Of a unit that keeps its memory the gather may be one that was started ahead in vain before.
+  if (current && !ahead) return AwaitGather();
   if (!current) {
     if (unsharded_) AwaitGather();  // of older values, into the same memory
     StartGather(version);

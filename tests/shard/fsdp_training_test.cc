@@ -122,6 +122,24 @@ TEST(FsdpTraining, OffloadedToTheHost) {
   ExpectTrains(1, BlockRecipe({.offload = true}));
 }
 
+// The refresh of a unit that keeps its parameters was started ahead by a call that did not use it:
+// the next one waits for it.
+TEST(FsdpTraining, ARefreshAheadInVainIsWaitedForByTheNextCall) {
+  for (const Stage& stage : {kZero1, kZero2, kZero3}) {
+    Recipe<ShardModel> recipe = BlockRecipe({});
+    recipe.shard = [stage](ShardModel& model, const Mesh& mesh) {
+      ShardAll(model, mesh, {.prefetch = 0, .stage = stage});
+      SetForwardPrefetch(model.block(0), {&model.block(1)});
+    };
+    recipe.loss = [](ShardModel& model, const Device& device, int rank, int step) {
+      const Variable x = InputOf(device, rank, static_cast<uint64_t>(step));
+      const Variable first = Energy(model(x, {0}));
+      return Add(first, Energy(model(x, {1})));
+    };
+    ExpectTrains(2, recipe, Delayed("gather", absl::Milliseconds(4)));
+  }
+}
+
 TEST(FsdpTraining, GathersStartedByHand) {
   for (const bool kept : {false, true}) {
     Recipe<ShardModel> recipe =
