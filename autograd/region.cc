@@ -126,7 +126,8 @@ void RegionNotes::NoteHostRead(const Storage& storage) {
   if (it != written_by_.end()) ops[static_cast<size_t>(it->second)].host_read = true;
 }
 
-void RegionNotes::OpenScope(ScopeObserver& observer) {
+void RegionNotes::OpenScope(ScopeObserver& observer, bool is_always_live) {
+  always_live |= is_always_live;
   auto* gathering = dynamic_cast<GatheringScope*>(&observer);
   const bool inside_itself =
       std::find(open_scopes_.begin(), open_scopes_.end(), &observer) != open_scopes_.end();

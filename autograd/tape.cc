@@ -231,7 +231,7 @@ ScopeGuard::ScopeGuard(ScopeObserver& observer, const Module* module, bool alway
     const internal::Recorder* recorder = CurrentThread().recorder;
     if (recorder == nullptr) return;
     region_ = recorder->notes;
-    region_->OpenScope(observer);
+    region_->OpenScope(observer, always_live);
     return;
   }
   tape_ = CurrentThread().recorder->tape;

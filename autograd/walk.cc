@@ -30,7 +30,7 @@ void Walk::Mark(std::span<const Ref<Ident>> roots) {
   const bool outermost = tape_.owner != nullptr;
   for (size_t k = tape_.nodes.size(); k-- > 0;) {
     Node& node = *tape_.nodes[k];
-    bool reached = false;
+    bool reached = node.always_live;
     for (const Ref<Ident>& output : node.outputs) reached |= output && output->mark == mark_;
     if (!reached) continue;
     if (node.op == nullptr) {
@@ -81,7 +81,10 @@ void Walk::Run(std::span<const Ref<Ident>> roots, std::span<const Tensor> seeds)
         Node& node = *tape_.nodes[index];
         if (node.mark != mark_) continue;
         RunNode(node);
-        if (!retain_) node.Consume();  // what it saved is given up at once
+        if (!retain_) {
+          node.always_live = false;
+          node.Consume();  // what it saved is given up at once
+        }
         if (!awaited_.empty()) RunParameterHooks(index);
         continue;
       }
@@ -156,7 +159,7 @@ void Walk::RunNode(Node& node) {
       any |= grad.defined();
       grads.push_back(std::move(grad));
     }
-    if (!any) return;
+    if (!any && !node.always_live) return;
     CheckVersions(node);
     OpBackward backward(*this, node, std::span<Tensor>(grads.data(), grads.size()));
     node.op->Backward(backward);

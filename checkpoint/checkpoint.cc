@@ -270,7 +270,9 @@ void RunCheckpointed(const CallContext& call, CheckpointState& state) {
   CheckOrder(call, state, notes.gatherings, notes.first_gathering);
   outer->tape->ops += notes.recorded;
   const std::vector<Variable> born = BornAt(call.record(), region.home);
-  if (born.empty()) return;
+  // A rank that only participates in calls of a unit still runs the region again with its peers.
+  const bool always_live = notes.always_live;
+  if (born.empty() && !always_live) return;
   Settle(held, call, state, ScopeGuard::InRecompute());
 
   const NodeSizes sizes{
@@ -280,7 +282,8 @@ void RunCheckpointed(const CallContext& call, CheckpointState& state) {
   CheckpointOp op(call, frame, std::move(held), state.stats, Describe(call));
   op.SetOutputs(born);
   Node& node = outer->tape->AddNode(ValueOf(op), sizes);
-  node.device = born[0].value().device();
+  if (!born.empty()) node.device = born[0].value().device();
+  node.always_live = always_live;
   node.module = call.module() != nullptr ? call.module() : thread.frame->module;
   std::move(inputs.begin(), inputs.end(), node.inputs.begin());
   std::move(reads.begin(), reads.end(), node.reads.begin());

@@ -139,8 +139,9 @@ void ShardContext::WaitReductions(int in_flight) {
           {.kind = EventKind::kWait, .phase = prefetcher_.phase(), .op = EventOp::kReduceScatter});
       oldest.Wait();
     } catch (const Error& error) {
-      Fail(error.what());
-      throw;
+      const Error told = Explain(error);
+      Fail(told.what());
+      ThrowError(told);
     }
   }
 }
@@ -213,6 +214,17 @@ void ShardContext::EndOfBackward() {
     unit->EndOfBackward();
     if (!unit->open() && !unit->stays()) unit->Reshard();
   }
+}
+
+Error ShardContext::Explain(const Error& error) const {
+  const bool of_calls = error.code() == absl::StatusCode::kFailedPrecondition ||
+                        error.code() == absl::StatusCode::kDeadlineExceeded;
+  if (size() == 1 || !of_calls) return error;
+  return Error(error.code(),
+               absl::StrCat(error.message(),
+                            "; all ranks make the same calls of units in one order: a rank that "
+                            "has nothing to compute in one calls Participate(module) there"),
+               error.context());
 }
 
 void ShardContext::Fail(const std::string& what) noexcept {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "sherd/runtime/base/error.h"
 #include "sherd/runtime/comm/mesh.h"
 #include "sherd/runtime/core/events.h"
 #include "sherd/runtime/core/stream.h"
@@ -94,6 +95,9 @@ class ShardContext {
   // Reshards the unit that was kept, if it has no open scope.
   void ReshardKept() { ScopeOpens(nullptr); }
 
+  // The error of a gather or a reduction, with what to do about it where ranks made different calls
+  // of units, or some made none.
+  Error Explain(const Error& error) const;
   // Marks the step failed. With several ranks also aborts the groups, so that the others throw too.
   void Fail(const std::string& what) noexcept;
   // Errors: kFailedPrecondition after Fail, with its text.

@@ -240,7 +240,7 @@ UnitScope::~UnitScope() {
 }
 
 void Recover(Module& model) {
-  if (std::shared_ptr<ShardContext> context = ContextOf(model)) context->Recover();
+  for (ShardContext* context : internal::ContextsOf({&model})) context->Recover();
   for (const Parameter& parameter : model.parameters()) parameter.ClearGrad();
 }
 

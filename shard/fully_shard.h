@@ -101,9 +101,12 @@ void Reshard(Module& module);
 // Takes part in a call of `module` that other ranks make here and this one does not: an expert no
 // token of this rank went to, say. Gathers as the call does, and its backward gathers and reduces
 // where theirs does, contributing what this rank has accumulated, or zeros; nothing is computed.
-// Call it where the others call the module, inside the same checkpointed regions. COLLECTIVE.
+// Call it where the others call the module, inside the same checkpointed regions. It speaks for one
+// unit: of a module with units inside, open a UnitScope and participate in those in it. A backward
+// enters every participation that its tape holds, so a tape with several roots takes the calls of
+// one of them only. COLLECTIVE.
 // Errors: as StartUnshard. A call that some ranks neither make nor participate in is an error on
-// all ranks that names its unit.
+// all ranks that names both units, at once or when the deadline of a collective passes.
 void Participate(Module& module);
 
 // How far the gradients of the units at and below `module` go from their next backward on; kFull

@@ -76,6 +76,19 @@ std::vector<ShardedModule*> CollectSharded(const Module& module) {
   return all;
 }
 
+std::vector<ShardContext*> ContextsOf(const std::vector<Module*>& modules) {
+  std::vector<ShardContext*> contexts;
+  for (const Module* module : modules) {
+    for (const ShardedModule* sharded : CollectSharded(*module)) {
+      ShardContext* const context = sharded->context().get();
+      if (std::find(contexts.begin(), contexts.end(), context) == contexts.end()) {
+        contexts.push_back(context);
+      }
+    }
+  }
+  return contexts;
+}
+
 ShardedModule::ShardedModule(std::vector<Module*> modules, std::vector<Parameter> parameters,
                              std::shared_ptr<ShardContext> context,
                              const FullyShardOptions& options)

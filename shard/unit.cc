@@ -159,9 +159,10 @@ void Unit::AwaitGather() {
   } catch (const Error& error) {
     ladder_.Invalidate();
     gathered_version_ = -1;
-    context_->Fail(error.what());
+    const Error told = context_->Explain(error);
+    context_->Fail(told.what());
     Reshard();
-    throw;
+    ThrowError(told);
   }
 }
 

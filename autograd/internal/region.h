@@ -115,7 +115,7 @@ class RegionNotes {
   // The program reads a value itself.
   void NoteHostRead(const Storage& storage);
   // Bracket a call that `observer` observes. Calls of one observer inside each other are one.
-  void OpenScope(ScopeObserver& observer);
+  void OpenScope(ScopeObserver& observer, bool is_always_live);
   void CloseScope();
   // Decides what a recompute computes, and gives up what was kept and nobody reads.
   void Decide(bool early_stop);
@@ -131,6 +131,7 @@ class RegionNotes {
   int64_t recorded = 0;    // ops that want a gradient, those of nested regions included
   int64_t gatherings = 0;  // calls with a GatheringScope
   GatheringScope* first_gathering = nullptr;  // that of the first of them
+  bool always_live = false;  // one of the calls matters to a backward whatever it computes
 
  private:
   int32_t ProducerOf(const Tensor& tensor) const;

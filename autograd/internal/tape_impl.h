@@ -27,7 +27,8 @@ struct Node {
   const Module* module = nullptr;
   CallSite site;
   uint64_t random_key = 0;
-  uint64_t mark = 0;  // the last walk that reaches it
+  uint64_t mark = 0;         // the last walk that reaches it
+  bool always_live = false;  // until a backward has run it, whether roots depend on it or not
   std::shared_ptr<const RandomContext> random;
   Device device;
 

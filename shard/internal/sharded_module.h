@@ -86,5 +86,7 @@ ShardedModule* ShardedOf(const Module& module);
 ShardedModule& ShardedOrThrow(const Module& module, const char* op);
 // Those of a module and all below it, each once, parents first.
 std::vector<ShardedModule*> CollectSharded(const Module& module);
+// The contexts of all units at and below these modules, each once: one for each mesh.
+std::vector<ShardContext*> ContextsOf(const std::vector<Module*>& modules);
 
 }  // namespace sherd::internal
