@@ -148,7 +148,7 @@ void ExpectSeeds(int ranks, int inside, uint64_t first, uint64_t count) {
 }
 
 TEST(FsdpRandom, OneRank) { ExpectSeeds(1, 1, 100, 20); }
-TEST(FsdpRandom, TwoRanks) { ExpectSeeds(2, 2, 200, 8); }
+TEST(FsdpRandom, TwoRanks) { ExpectSeeds(2, 2, 1200, 14); }
 TEST(FsdpRandom, TwoCopies) { ExpectSeeds(2, 1, 300, 4); }
 TEST(FsdpRandom, ThreeRanks) { ExpectSeeds(3, 3, 400, 3); }
 TEST(FsdpRandom, FourRanks) { ExpectSeeds(4, 4, 500, 4); }
