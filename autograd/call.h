@@ -14,6 +14,7 @@
 #include "sherd/autograd/module.h"
 #include "sherd/autograd/variable.h"
 #include "sherd/autograd/visit.h"
+#include "sherd/runtime/base/pooled_allocator.h"
 
 namespace sherd {
 
@@ -146,7 +147,10 @@ class TypedCall final : public CallRecord {
   std::shared_ptr<CallRecord> Clone() const override {
     if constexpr (std::is_copy_constructible_v<Invocable>) {
       return std::apply(
-          [this](const Args&... args) { return std::make_shared<TypedCall>(invocable_, args...); },
+          [this](const Args&... args) {
+            return std::allocate_shared<TypedCall>(PooledAllocator<TypedCall>(), invocable_,
+                                                   args...);
+          },
           args_);
     }
     return nullptr;
@@ -188,7 +192,8 @@ struct BoundBody {
 //   }
 // Ownership: with wrappers, arguments are decay-copied and live as long as the tape needs them;
 // spans, string views, reference wrappers and raw pointers do not compile, since they would dangle.
-// Cost: without wrappers, one frame on the stack.
+// Cost: without wrappers, one frame on the stack; with them a record beside it, of memory that the
+// thread uses again.
 template <typename M, typename Body, typename... Args>
 auto Call(M& module, Body body, const Args&... args) {
   static_assert(std::is_empty_v<Body>,
@@ -198,8 +203,8 @@ auto Call(M& module, Body body, const Args&... args) {
   const internal::FrameGuard frame(module);
   if (module.interceptors().empty()) return body(module, args...);
   using Bound = internal::BoundBody<M, Body>;
-  auto record =
-      std::make_shared<internal::TypedCall<Bound, std::decay_t<Args>...>>(Bound{&module}, args...);
+  using Record = internal::TypedCall<Bound, std::decay_t<Args>...>;
+  auto record = std::allocate_shared<Record>(PooledAllocator<Record>(), Bound{&module}, args...);
   CallContext(&module, record, module.interceptors().size()).Proceed();
   return record->TakeResult();
 }

@@ -2,6 +2,7 @@
 #include <bit>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "sherd/autograd/internal/hooks.h"
 #include "sherd/autograd/internal/tape_impl.h"
@@ -49,7 +50,7 @@ void Walk::Mark(std::span<const Ref<Ident>> roots) {
 }
 
 void Walk::MarkScopes() {
-  std::vector<int64_t> open;
+  absl::InlinedVector<int64_t, 16> open;
   size_t marked = 0;  // scopes open[0..marked) are live already
   for (const Entry& entry : tape_.entries) {
     if (entry.kind == EntryKind::kOpen) {
@@ -72,7 +73,7 @@ void Walk::MarkScopes() {
 void Walk::Run(std::span<const Ref<Ident>> roots, std::span<const Tensor> seeds) {
   Mark(roots);
   for (size_t i = 0; i < roots.size(); ++i) table_.Accumulate(*roots[i], seeds[i]);
-  std::vector<ScopeObserver*> entered;
+  absl::InlinedVector<ScopeObserver*, 16> entered;
   try {
     for (size_t k = tape_.entries.size(); k-- > 0;) {
       const Entry entry = tape_.entries[k];

@@ -34,11 +34,16 @@ double Accumulate(NormType type, double part, const Tensor& gradient) {
 int64_t NormSlots(NormType type, int ranks) { return type == NormType::kInf ? ranks : 1; }
 
 void LocalNormPart(const Module& model, NormType type, int rank, std::span<double> slots) {
+  LocalNormPart(model, UnitsOf(model), type, rank, slots);
+}
+
+void LocalNormPart(const Module& model, std::span<Unit* const> units, NormType type, int rank,
+                   std::span<double> slots) {
   std::fill(slots.begin(), slots.end(), 0.0);
   const size_t own = type == NormType::kInf ? static_cast<size_t>(rank) : 0;
   SHERD_CHECK(own < slots.size(), "the parts of a norm have no slot for this rank");
   double& part = slots[own];
-  for (Unit* unit : UnitsOf(model)) {
+  for (Unit* unit : units) {
     if (!unit->counts_in_norm()) continue;
     for (int i = 0; i < unit->parameters(); ++i) {
       const Tensor gradient = unit->HeldGradient(i);

@@ -7,6 +7,8 @@
 
 namespace sherd {
 
+class Unit;
+
 // Which norm of all gradients together, as one long vector.
 enum class NormType : uint8_t {
   kOne,  // the sum of magnitudes
@@ -30,6 +32,9 @@ int64_t NormSlots(NormType type, int ranks);
 // REQUIRES: gradients are finished (Unit::FinishGradients); parameters outside of units have the
 // same gradient on all ranks.
 void LocalNormPart(const Module& model, NormType type, int rank, std::span<double> slots);
+// The same for who knows UnitsOf(model) already.
+void LocalNormPart(const Module& model, std::span<Unit* const> units, NormType type, int rank,
+                   std::span<double> slots);
 
 // The norm of the summed slots: the same bits on all ranks. NaN or infinity if any gradient is.
 double TotalNorm(NormType type, std::span<const double> slots);

@@ -43,7 +43,7 @@ void Prefetcher::Closed() {
   if (open_ == 0 || --open_ > 0) return;
   plan_ = nullptr;
   DropAhead();
-  seen_[cycle_] = std::move(now_);
+  seen_[cycle_].swap(now_);  // not moved: a warm step keeps the memory of both
   now_.clear();
 }
 

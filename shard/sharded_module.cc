@@ -99,7 +99,7 @@ ShardedModule::ShardedModule(std::vector<Module*> modules, std::vector<Parameter
       unit_(std::make_unique<Unit>(NameOf(modules_), Describe(parameters_, options), context_,
                                    OptionsOf(options, is_list()))) {
   for (int i = 0; i < unit_->parameters(); ++i) Adopt(i);
-  unit_->SetPrefetch([this] { return Version(); }, options_.prefetch);
+  unit_->SetPrefetch([this] { return version_; }, options_.prefetch);
 }
 
 // Moves a parameter into the unit. One that has values leaves its piece of them in the shard.
@@ -124,13 +124,6 @@ ShardedModule::~ShardedModule() {
     ParameterState& state = parameter.state();
     if (state.host == this) state.host = nullptr;
   }
-}
-
-// One number for the state of all parameters: every change raises one of the versions.
-int64_t ShardedModule::Version() const {
-  int64_t version = 0;
-  for (const Parameter& parameter : parameters_) version += parameter.version();
-  return version;
 }
 
 // Whoever gives values raises the version.
@@ -204,7 +197,7 @@ void ShardedModule::CopyAliases(CallRecord& record) {
 
 void ShardedModule::CheckRead(int index) const {
   const bool open = unit_->open();
-  if (open && unit_->gathered_version() == Version()) return;
+  if (open && unit_->gathered_version() == version_) return;
   ThrowFailedPrecondition(absl::StrCat(
       "parameter '", parameters_[static_cast<size_t>(index)].name(), "' of unit '", unit_->name(),
       open ? "' is read after a parameter of its unit was changed in the same call; change them "
@@ -221,7 +214,7 @@ GradTarget ShardedModule::TakeGradTarget(int index) {
 // failed.
 void ShardedModule::BackwardEnter() {
   try {
-    unit_->BeginBackward(Version());
+    unit_->BeginBackward(version_);
   } catch (...) {
     context_->Fail(CurrentErrorText());
     throw;

@@ -73,10 +73,10 @@ void WindowState::SetSync() const {
   if (backwards_ + 1 < micro_batches_ && options_.sync != WindowSync::kFullEach) {
     sync = options_.sync == WindowSync::kLast ? GradientSync::kNone : GradientSync::kCutOnly;
   }
-  SetGradientSync(model_, sync);
+  for (Unit* unit : *units_) unit->SetSync(sync);
   OptimizerInBackward* const optimizer = options_.in_backward;
   if (optimizer == nullptr || backwards_ + 1 < micro_batches_) return;
-  for (Unit* unit : UnitsOf(model_)) {
+  for (Unit* unit : *units_) {
     unit->WhenWhole([optimizer, squares = stepped_squares_](Unit& whole) {
       *squares += optimizer->StepUnit(whole);
     });
@@ -123,17 +123,16 @@ WindowState::Verdict WindowState::Reduce(NormType norm) {
   packed[0] = loss_sum_;
   packed[1] = static_cast<double>(reported_items_);
   const std::span<double> parts(packed.data() + kNormBegin, norm_end - kNormBegin);
-  LocalNormPart(model_, norm, rank, parts);
+  LocalNormPart(model_, *units_, norm, rank, parts);
   if (stepped_squares_ != nullptr) parts[0] += *stepped_squares_;
   if (ranks > 1) {
-    const std::vector<Unit*> units = UnitsOf(model_);
-    for (Unit* unit : units) {
+    for (Unit* unit : *units_) {
       for (int i = 0; i < unit->parameters(); ++i) packed.push_back(unit->used(i) ? 1.0 : 0.0);
     }
     context_->control().AllReduce(packed.data(), static_cast<int64_t>(packed.size()), DType::kF64,
                                   {.op = "window"});
     size_t next = norm_end;
-    for (Unit* unit : units) {
+    for (Unit* unit : *units_) {
       for (int i = 0; i < unit->parameters(); ++i) {
         if (packed[next++] > 0.0) unit->MarkUsed(i);
       }
@@ -203,7 +202,7 @@ StepResult WindowState::Finish(Optimizer& optimizer, const FinishOptions& option
   const ErrorContext what{.op = "window.Finish", .site = site};
   CheckFinish(optimizer, options, what);
   if (context_ != nullptr) {
-    FinishGradients(model_);
+    for (Unit* unit : *units_) unit->FinishGradients();
     context_->WaitReductions(0);
     context_->RunWhole();
     context_->ReshardIdle();
@@ -232,7 +231,10 @@ StepResult WindowState::Finish(Optimizer& optimizer, const FinishOptions& option
 }  // namespace internal
 
 Accumulation::Accumulation(Module& model, AccumulationOptions options)
-    : model_(model), options_(options), context_(ContextOf(model)) {
+    : model_(model),
+      options_(options),
+      context_(ContextOf(model)),
+      units_(std::make_shared<const std::vector<Unit*>>(UnitsOf(model))) {
   if (options.micro_batches < 1) {
     ThrowInvalidArgument(absl::StrCat("micro_batches is at least 1, got ", options.micro_batches),
                          {.op = "Accumulation"});

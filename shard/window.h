@@ -71,9 +71,16 @@ namespace internal {
 // What a window does, without the type of the batches.
 class WindowState {
  public:
-  WindowState(Module& model, std::shared_ptr<ShardContext> context, int64_t step,
+  // Those of the model, parents first, found once: a step asks for them several times.
+  using Units = std::shared_ptr<const std::vector<Unit*>>;
+
+  WindowState(Module& model, std::shared_ptr<ShardContext> context, Units units, int64_t step,
               const AccumulationOptions& options)
-      : model_(model), context_(std::move(context)), step_(step), options_(options) {}
+      : model_(model),
+        context_(std::move(context)),
+        units_(std::move(units)),
+        step_(step),
+        options_(options) {}
 
   // Agrees with all ranks. Returns false when no rank has a micro-batch. COLLECTIVE.
   // Errors: kFailedPrecondition after a failure, or if a parameter still holds a gradient.
@@ -111,6 +118,7 @@ class WindowState {
 
   Module& model_;
   const std::shared_ptr<ShardContext> context_;
+  const Units units_;
   const int64_t step_;
   const AccumulationOptions options_;
   int64_t micro_batches_ = 0;
@@ -205,7 +213,7 @@ class Accumulation {
       items += internal::CountItems(count, *batch);
       batches.push_back(std::move(*batch));
     }
-    internal::WindowState state(model_, context_, steps_ + 1, options_);
+    internal::WindowState state(model_, context_, units_, steps_ + 1, options_);
     std::optional<Window<Batch>> window;
     if (!state.Agree(static_cast<int64_t>(batches.size()), items)) return window;
     ++steps_;
@@ -217,6 +225,7 @@ class Accumulation {
   Module& model_;
   const AccumulationOptions options_;
   const std::shared_ptr<ShardContext> context_;
+  const internal::WindowState::Units units_;
   int64_t steps_ = 0;
 };
 

@@ -38,14 +38,17 @@ class ShardedModule final : public Interceptor,
   // Errors: kFailedPrecondition after a failure, or for a parameter without values, naming it.
   void CheckUsable() const;
   void Around(const CallContext& call) override;
-  void Enter() { unit_->EnterForward(Version()); }
+  void Enter() { unit_->EnterForward(version_); }
   void Exit();
 
   void CheckRead(int index) const override;
   GradTarget TakeGradTarget(int index) override;
   Tensor LocalGrad(int index) const override { return unit_->LocalGradient(index); }
   void ClearGrad(int index) override { unit_->ClearGradient(index); }
-  void AwaitReaders(int) override { unit_->AwaitReaders(); }
+  void AwaitReaders(int) override {
+    unit_->AwaitReaders();
+    ++version_;  // a write follows
+  }
   bool InBackward(int) const override { return unit_->in_backward(); }
   void RequiresGradChanged(int index) override {
     unit_->SetTrainable(index, parameters_[static_cast<size_t>(index)].requires_grad());
@@ -64,7 +67,6 @@ class ShardedModule final : public Interceptor,
   void Unwind(const std::string& why) noexcept;
 
  private:
-  int64_t Version() const;
   void FailIfOutermost(const std::string& why) noexcept;
   void CopyAliases(CallRecord& record);
   void Adopt(int index);
@@ -79,6 +81,7 @@ class ShardedModule final : public Interceptor,
   std::unique_ptr<Unit> unit_;
   ShardedModule* parent_ = nullptr;
   bool first_report_ = true;
+  int64_t version_ = 1;  // of all parameters together: raised by every change of one
 };
 
 // The adapter of a module; null if it is no unit, or an error that says so in the name of `op`.

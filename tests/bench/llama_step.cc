@@ -34,6 +34,13 @@
 #include "sherd/shard/window.h"
 #include "tests/support/counting_new.h"
 
+// Callgrind runs several times faster before it is told to look.
+#if __has_include(<valgrind/callgrind.h>)
+#include <valgrind/callgrind.h>
+#else
+#define CALLGRIND_START_INSTRUMENTATION
+#endif
+
 namespace {
 
 using namespace sherd;  // NOLINT(google-build-using-namespace): a program, not a library
@@ -339,6 +346,7 @@ int Run(const Options& options) {
   world->device().allocator().ResetPeaks();
   world->group().Barrier();
   const int64_t allocations = testing::HeapAllocations();
+  CALLGRIND_START_INSTRUMENTATION;
   const double start = Now();
   sherd_bench_counted_steps(trainer, options.steps, figures);
   figures.allocations = static_cast<double>(testing::HeapAllocations() - allocations) /
