@@ -21,17 +21,16 @@ class PooledAllocator {
 
   // Memory for `count` objects, uninitialised. Errors: std::bad_alloc.
   T* allocate(size_t count) {
-    static_assert(alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
-#if !defined(__SANITIZE_ADDRESS__)
-    if (count == 1) return static_cast<T*>(Block::operator new(sizeof(Block)));
-#endif
-    return static_cast<T*>(::operator new(count * sizeof(T)));
+    if constexpr (kPooled) {
+      if (count == 1) return reinterpret_cast<T*>(new Block);
+    }
+    return static_cast<T*>(::operator new(count * sizeof(T), std::align_val_t(alignof(T))));
   }
   void deallocate(T* memory, [[maybe_unused]] size_t count) {
-#if !defined(__SANITIZE_ADDRESS__)
-    if (count == 1) return Block::operator delete(memory, sizeof(Block));
-#endif
-    ::operator delete(memory);
+    if constexpr (kPooled) {
+      if (count == 1) return delete reinterpret_cast<Block*>(memory);
+    }
+    ::operator delete(memory, std::align_val_t(alignof(T)));
   }
   friend bool operator==(const PooledAllocator&, const PooledAllocator&) { return true; }
 
@@ -40,6 +39,7 @@ class PooledAllocator {
   struct Block : Pooled<Block> {
     alignas(T) char memory[sizeof(T)];
   };
+  static constexpr bool kPooled = alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__;
 };
 
 }  // namespace sherd
