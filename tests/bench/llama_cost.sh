@@ -13,8 +13,7 @@ arguments=(--shape tiny --batch 1 --seq 64 --steps 1 --warmup 2 --no-floor)
 
 # Prints the instructions of one step, then its heap allocations.
 measure() {
-  valgrind --tool=callgrind --instr-atstart=no --callgrind-out-file="$work/out" --toggle-collect=sherd_bench_counted_steps \
-    "$step" "${arguments[@]}" "$@" > "$work/line" 2> "$work/log" || { cat "$work/log" >&2; return 1; }
+  valgrind --tool=callgrind --instr-atstart=no --callgrind-out-file="$work/out" "$step" "${arguments[@]}" "$@" > "$work/line" 2> "$work/log" || { cat "$work/log" >&2; return 1; }
   grep -o 'Collected : [0-9]*' "$work/log" | awk '{ print $3 }' OFMT=%.0f
   grep -o 'heap_allocations_a_step": [0-9.]*' "$work/line" | awk '{ print $2 }'
 }

@@ -39,6 +39,7 @@
 #include <valgrind/callgrind.h>
 #else
 #define CALLGRIND_START_INSTRUMENTATION
+#define CALLGRIND_STOP_INSTRUMENTATION
 #endif
 
 namespace {
@@ -286,16 +287,6 @@ struct Figures {
   double allocations = 0.0;  // of the heap, a step
 };
 
-}  // namespace
-
-// A name that callgrind can be told to collect in: see llama_cost.sh.
-extern "C" __attribute__((noinline)) void sherd_bench_counted_steps(Trainer& trainer, int64_t steps,
-                                                                    Figures& figures) {
-  for (int64_t step = 0; step < steps; ++step) figures.last_loss = trainer.Step();
-}
-
-namespace {
-
 int64_t PeakRssKib() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -348,7 +339,8 @@ int Run(const Options& options) {
   const int64_t allocations = testing::HeapAllocations();
   CALLGRIND_START_INSTRUMENTATION;
   const double start = Now();
-  sherd_bench_counted_steps(trainer, options.steps, figures);
+  for (int64_t step = 0; step < options.steps; ++step) figures.last_loss = trainer.Step();
+  CALLGRIND_STOP_INSTRUMENTATION;
   figures.allocations = static_cast<double>(testing::HeapAllocations() - allocations) /
                         static_cast<double>(options.steps);
   world->group().Barrier();
