@@ -232,10 +232,16 @@ void ShardedModule::BackwardExit() {
   }
 }
 
-// What calls have left is reduced, and what a forward gathered and nobody used goes too.
+// What calls have left is reduced. Where the outermost unit was in it, what a forward gathered and
+// nobody used goes too; a backward of a part alone, of a head's chunk, leaves the rest gathered for
+// theirs.
 void ShardedModule::BackwardEnded() {
   try {
-    context_->EndOfBackward();
+    if (parent_ == nullptr) {
+      context_->EndOfBackward();
+    } else {
+      unit_->EndOfBackward();
+    }
   } catch (...) {
     context_->Fail(CurrentErrorText());
     throw;

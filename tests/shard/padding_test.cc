@@ -27,11 +27,14 @@ void PoisonPadding(const Module& model) {
       const int64_t chunk_begin = chunk * unit->axes().piece();
       for (const Tensor& piece : {unit->local(i), unit->HeldGradient(i)}) {
         if (!piece.defined()) continue;
+        // Where the rank's chunk begins in the memory that its pieces lie in.
+        const int64_t base =
+            piece.offset_elems() - unit->layout().PieceOf(i, unit->axes().piece()).chunk_offset;
         for (const LayoutRange& gap : segment.padding) {
           const int64_t begin = std::max(gap.offset, chunk_begin) - chunk_begin;
           const int64_t end = std::min(gap.offset + gap.elems, chunk_begin + chunk) - chunk_begin;
           if (begin >= end) continue;
-          kernels::Fill(Tensor::View(piece.storage(), begin, segment.dtype, {end - begin}),
+          kernels::Fill(Tensor::View(piece.storage(), base + begin, segment.dtype, {end - begin}),
                         std::numeric_limits<double>::quiet_NaN());
         }
       }
