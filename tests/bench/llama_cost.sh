@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What the engine costs where nothing is exchanged: llama_cost.sh <llama_step>
 #
-# The third step of the Llama "tiny" shape, one rank, one thread, batch 1, 64 tokens, f32: instructions
+# The fourth step of the Llama "tiny" shape, one rank, one thread, batch 1, 64 tokens, f32: instructions
 # counted by callgrind and heap allocations, with the engine (a unit for each block and the model) and
 # without it; then the counted memory of the units beside a plan's. Exits with 1 if the engine adds more
 # than 0.5 % of the instructions or any allocation. Callgrind repeats to 0.002 %, so no quiet machine is needed.
@@ -9,7 +9,7 @@ set -u -o pipefail
 step=$(readlink -f "${1:?usage: llama_cost.sh <llama_step>}")
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
-arguments=(--shape tiny --batch 1 --seq 64 --steps 1 --warmup 2 --no-floor)
+arguments=(--shape tiny --batch 1 --seq 64 --steps 1 --warmup 3 --no-floor)
 
 # Prints the instructions of one step, then its heap allocations.
 measure() {
