@@ -194,9 +194,9 @@ Tensor In(DType dtype, const Tensor& x) {
 }
 
 // The same in f32 and f64.
-Tensor GradientOf(const Parameter& parameter, int step) {
+Tensor GradientOf(const Device& device, const Parameter& parameter, int step) {
   const uint64_t seed = 31 * static_cast<uint64_t>(step) + parameter.name().size();
-  return NormalTensor(Device::Cpu(), DType::kF32, parameter.shape(), seed);
+  return NormalTensor(device, DType::kF32, parameter.shape(), seed);
 }
 
 // What a rank adds of a parameter's gradient in a step: nobody uses the square ones in step 1, and
@@ -220,7 +220,7 @@ void BackwardOf(Module& module, World& world, int step) {
     for (const Parameter& parameter : module.parameters()) {
       const double weight = WeightOf(parameter, step, world.rank(), world.size());
       if (weight == 0.0) continue;
-      const Tensor g = In(parameter.dtype(), GradientOf(parameter, step));
+      const Tensor g = In(parameter.dtype(), GradientOf(world.device(), parameter, step));
       kernels::Scale(g, weight, g);
       const Variable term = Sum(Mul(parameter, Variable(g)));
       loss = loss.defined() ? Add(loss, term) : term;
@@ -266,7 +266,8 @@ Whole Train(int ranks, Units units, DType dtype, MuonScale scale, double toleran
         double used = 0.0;
         for (int r = 0; r < ranks; ++r) used += WeightOf(parameter, step, r, ranks);
         if (used == 0.0) continue;
-        gradients[parameter.name()] = In(DType::kF64, GradientOf(parameter, step)).ToHost<double>();
+        gradients[parameter.name()] =
+            In(DType::kF64, GradientOf(world.device(), parameter, step)).ToHost<double>();
       }
       optimizer.Step({.learning_rate = 0.05, .grad_scale = 0.5});
       want.Step(gradients, net, 0.05, 0.5);
