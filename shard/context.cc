@@ -23,7 +23,8 @@ ShardContext::ShardContext(const Mesh& mesh)
     : mesh_(mesh.groups(), nullptr, mesh.device(), mesh.log()),
       shard_axis_(ForkAxis(mesh.shard_group(), "")),
       replicate_axis_(ForkAxis(mesh.replicate_group(), "replicate ")),
-      control_(mesh.group().Fork("control")) {
+      control_(mesh.group().Fork("control")),
+      announcer_(*this, mesh.group().Fork("announce")) {
   if (size() > 1) {
     gather_stream_ = std::make_unique<Stream>("gather");
     reduce_stream_ = std::make_unique<Stream>("reduce");
@@ -190,6 +191,10 @@ void ShardContext::Unregister(Unit* unit) {
   }
 }
 
+int ShardContext::IndexOf(const Unit* unit) const {
+  return static_cast<int>(std::find(units_.begin(), units_.end(), unit) - units_.begin());
+}
+
 void ShardContext::KeepForNow(Unit* unit) {
   ScopeOpens(unit);
   kept_ = unit;
@@ -237,6 +242,7 @@ void ShardContext::Fail(const std::string& what) noexcept {
   }
   if (size() > 1) control_->Abort(absl::AbortedError(what));
   prefetcher_.DropAhead();
+  announcer_.Reset();
 }
 
 void ShardContext::CheckUsable() const {
@@ -252,6 +258,7 @@ void ShardContext::Recover() {
   kept_ = nullptr;
   whole_.clear();
   prefetcher_.Reset();
+  announcer_.Reset();
   for (Unit* unit : units_) unit->Clear();
   failure_.reset();
 }

@@ -13,6 +13,7 @@
 #include "sherd/runtime/comm/mesh.h"
 #include "sherd/runtime/core/events.h"
 #include "sherd/runtime/core/stream.h"
+#include "sherd/shard/announcer.h"
 #include "sherd/shard/axes.h"
 #include "sherd/shard/prefetch.h"
 #include "sherd/shard/stage.h"
@@ -65,6 +66,8 @@ class ShardContext {
   void RunWhole();
 
   Prefetcher& prefetcher() { return prefetcher_; }
+  // For micro-batches that only some ranks have.
+  Announcer& announcer() { return announcer_; }
 
   // Writes what the units do to `log` from now on; null: nothing, at the cost of a branch. A
   // failure then also reports the flight record to the mesh's log sink. Ownership: `log` outlives
@@ -75,6 +78,8 @@ class ShardContext {
   void Register(Unit* unit);
   void Unregister(Unit* unit);
   const std::vector<Unit*>& units() const { return units_; }
+  // A unit's place there, the same on all ranks.
+  int IndexOf(const Unit* unit) const;
 
   // [Note: a unit stays gathered in a recompute]
   // The call a recompute just ran is the first its backward will need. So its unit is not resharded
@@ -129,6 +134,7 @@ class ShardContext {
   std::unique_ptr<Stream> gather_stream_;
   std::unique_ptr<Stream> reduce_stream_;
   Prefetcher prefetcher_;
+  Announcer announcer_;
   struct Reduction {
     Work work;
     Unit* whole = nullptr;  // whose gradients are whole after it

@@ -130,10 +130,15 @@ void FullyShardModules(std::vector<Module*> modules, const Mesh& mesh,
 void StartUnshard(Module& module) {
   internal::ShardedModule& sharded = internal::ShardedOrThrow(module, "StartUnshard");
   sharded.CheckUsable();
+  sharded.unit().Announce(UnitCall::Kind::kPrefetch);
   sharded.unit().Prefetch();
 }
 
-void Reshard(Module& module) { internal::ShardedOrThrow(module, "Reshard").unit().Reshard(); }
+void Reshard(Module& module) {
+  Unit& unit = internal::ShardedOrThrow(module, "Reshard").unit();
+  unit.Announce(UnitCall::Kind::kReshard);
+  unit.Reshard();
+}
 
 void Participate(Module& module) {
   internal::ShardedModule& sharded = internal::ShardedOrThrow(module, "Participate");

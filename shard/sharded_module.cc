@@ -179,7 +179,9 @@ AfterScope ShardedModule::after_forward() const {
 
 void ShardedModule::Exit() {
   unit_->ExitForward(after_forward(), IsRecording() && !ScopeGuard::InRecompute());
-  if (!IsRecording() && outermost()) context_->ReshardKept();
+  if (IsRecording() || !outermost()) return;
+  context_->announcer().Announce(UnitCall::Kind::kReshardKept);
+  context_->ReshardKept();
 }
 
 // A result that is a view of the unit's memory would be gone with the next reshard.
@@ -238,8 +240,10 @@ void ShardedModule::BackwardExit() {
 void ShardedModule::BackwardEnded() {
   try {
     if (parent_ == nullptr) {
+      context_->announcer().Announce(UnitCall::Kind::kEndOfAllBackward);
       context_->EndOfBackward();
     } else {
+      unit_->Announce(UnitCall::Kind::kEndOfBackward);
       unit_->EndOfBackward();
     }
   } catch (...) {

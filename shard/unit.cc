@@ -166,7 +166,14 @@ void Unit::AwaitGather() {
   }
 }
 
+void Unit::Announce(UnitCall::Kind kind, int argument) const {
+  if (context_->announcer().leading()) {
+    context_->announcer().Announce(kind, context_->IndexOf(this), argument);
+  }
+}
+
 void Unit::EnterForward(int64_t version) {
+  Announce(UnitCall::Kind::kEnterForward);
   context_->ScopeOpens(this);
   context_->prefetcher().Begin(this, /*backward=*/false);
   if (events_ != nullptr) events_->Begin(ForwardEvent());
@@ -177,6 +184,8 @@ void Unit::EnterForward(int64_t version) {
 }
 
 void Unit::ExitForward(AfterScope after, bool backward_follows) {
+  Announce(UnitCall::Kind::kExitForward,
+           static_cast<int>(after) + (backward_follows ? UnitCall::kBackwardFollows : 0));
   --forward_open_;
   if (events_ != nullptr) events_->End(ForwardEvent());
   if (backward_follows) ++calls_ahead_;
@@ -199,6 +208,10 @@ void Unit::Settle(AfterScope after) {
 }
 
 void Unit::AbandonForward() noexcept {
+  if (context_->announcer().leading()) {
+    context_->Fail("a call of unit '" + name_ +
+                   "' failed in a micro-batch that other ranks follow");
+  }
   --forward_open_;
   context_->prefetcher().Abandoned();
   phase_ = "after a forward that failed";
@@ -206,6 +219,7 @@ void Unit::AbandonForward() noexcept {
 }
 
 void Unit::BeginBackward(int64_t version) {
+  Announce(UnitCall::Kind::kBeginBackward, static_cast<int>(sync_));
   context_->ScopeOpens(this);
   context_->BackwardBegins();
   context_->prefetcher().Begin(this, /*backward=*/true);
@@ -226,6 +240,7 @@ void Unit::BeginBackward(int64_t version) {
 // A forward scope that is still open (a UnitScope around the backward) contributes no gradient: it
 // keeps the unit gathered, but nothing waits for it.
 void Unit::EndBackward(AfterScope after) {
+  Announce(UnitCall::Kind::kEndBackward, static_cast<int>(after));
   if (calls_ahead_ > 0) --calls_ahead_;
   if (backward_open_ == 1) {
     const bool more = options_.reduce_once && calls_ahead_ > 0;

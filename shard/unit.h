@@ -109,6 +109,8 @@ class Unit final : public StorageOwner {
   // and how many units after this one are gathered ahead when it is; see prefetch.h. Without a
   // source nothing is gathered ahead but what Prefetch is called for.
   void SetPrefetch(std::function<int64_t()> version_source, int depth);
+  // What the source says now; 0 without one.
+  int64_t version() const { return version_source_ ? version_source_() : 0; }
   // What to gather ahead when this unit is gathered in a forward, or in a backward, instead of what
   // followed it before; unset: that.
   void SetPrefetchList(bool backward, std::optional<std::vector<Unit*>> units);
@@ -189,6 +191,10 @@ class Unit final : public StorageOwner {
   // Collectives so far: gathers of the whole, reductions of a call's gradients.
   int64_t gathers() const { return gathers_; }
   int64_t reductions() const { return gradients_.reductions(); }
+
+  // Tells ranks without a micro-batch to make a call of this unit too; see announcer.h. Those above
+  // do it themselves.
+  void Announce(UnitCall::Kind kind, int argument = 0) const;
 
   std::string DescribeAbsent(const Storage& storage, int64_t byte_offset) const override;
 

@@ -1,0 +1,104 @@
+// However samples are split over ranks and micro-batches, a window gives the same gradients and
+// logs the same loss: those of the plain model with all samples at once.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+
+#include "tests/shard/ragged.h"
+#include "tests/shard/steps.h"
+
+namespace sherd::testing {
+namespace {
+
+int64_t Items(const Samples& batch) { return batch.items(); }
+
+struct Outcome {
+  StepResult result;
+  Whole gradients;
+};
+
+// One window of everything on a model that is not sharded. The sum is divided by hand.
+Outcome Reference() {
+  Outcome outcome;
+  RunRanks(1, [&](World& world) {
+    RaggedRank rank(world, {.sharded = false});
+    Samples all;
+    for (int i = 0; i < kSamples; ++i) all.samples.push_back(i);
+    const Recording on(rank.tape, rank.Randomness(1, all));
+    const LossSum loss = rank.Loss(all);
+    rank.tape.Backward(loss.value, 1.0 / 12.0);
+    outcome.result.loss = *loss.value.value().data<double>() / 12.0;
+    outcome.gradients = GradientsOf(rank.model, nullptr);
+  });
+  return outcome;
+}
+
+enum class Form { kNext, kStream };
+
+template <typename Rank, typename Window>
+void RunMicroBatches(Rank& rank, Window& window) {
+  for (const Samples& batch : window) {
+    const Recording on(rank.tape, rank.Randomness(window.step(), batch));
+    window.Backward(rank.Loss(batch));
+  }
+}
+
+Outcome RunSplit(World& world, int rows, const RaggedSetup& setup, WindowSync sync, Form form) {
+  RaggedRank rank(world, setup);
+  Accumulation accumulation(rank.model, {.micro_batches = kSamples, .sync = sync});
+  KeepStep optimizer(rank.model, &world.group());
+  auto loader = LoaderFor(DealOut(rows, world.rank(), world.size()));
+  Outcome outcome;
+  if (form == Form::kNext) {
+    auto window = accumulation.Next(loader, Items);
+    EXPECT_EQ(window->items(), 12);
+    RunMicroBatches(rank, *window);
+    outcome.result = window->Finish(optimizer, {});
+    EXPECT_FALSE(accumulation.Next(loader, Items).has_value());
+  } else {
+    auto window = accumulation.Stream(loader, Items);
+    RunMicroBatches(rank, *window);
+    outcome.result = window->Finish(optimizer, {});
+    EXPECT_FALSE(accumulation.Stream(loader, Items).has_value());
+  }
+  outcome.gradients = optimizer.gradients;
+  for (const auto& [name, values] : optimizer.gradients) EXPECT_FALSE(values.empty()) << name;
+  return outcome;
+}
+
+class RaggedWindowTest : public ::testing::TestWithParam<std::tuple<int, int>> {};
+
+TEST_P(RaggedWindowTest, GradientsAndLossAreThoseOfAllSamplesAtOnce) {
+  const auto [ranks, rows] = GetParam();
+  const Outcome want = Reference();
+  for (const bool checkpoint : {false, true}) {
+    for (const WindowSync sync : {WindowSync::kCutEach, WindowSync::kFullEach, WindowSync::kLast}) {
+      for (const Form form : {Form::kNext, Form::kStream}) {
+        SCOPED_TRACE(absl::StrCat("checkpoint ", checkpoint, ", sync ", static_cast<int>(sync),
+                                  ", form ", static_cast<int>(form)));
+        RunRanks(ranks, [&](World& world) {
+          const Outcome got = RunSplit(world, rows, {.checkpoint = checkpoint}, sync, form);
+          EXPECT_NEAR(got.result.loss, want.result.loss, 1e-12 * want.result.loss);
+          EXPECT_EQ(got.result.items, 12);
+          EXPECT_FALSE(got.result.skipped);
+          ExpectClose(got.gradients, want.gradients);
+        });
+      }
+    }
+  }
+}
+
+// 6, 3, 2 and 1 micro-batches of 1, 2, 3 and 6 samples; with 4 ranks some have none.
+INSTANTIATE_TEST_SUITE_P(Splits, RaggedWindowTest,
+                         ::testing::Combine(::testing::Values(1, 2, 3, 4),
+                                            ::testing::Values(1, 2, 3, 6)),
+                         [](const auto& info) {
+                           return absl::StrCat("Ranks", std::get<0>(info.param), "Rows",
+                                               std::get<1>(info.param));
+                         });
+
+}  // namespace
+}  // namespace sherd::testing
