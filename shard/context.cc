@@ -10,6 +10,19 @@
 
 namespace sherd {
 
+std::vector<int64_t> ShardContext::AgreeOn(int64_t mine, const char* op) {
+  std::vector<int64_t> all(static_cast<size_t>(size()), 0);
+  all[static_cast<size_t>(rank())] = mine;
+  if (size() > 1) control_->AllReduce(all.data(), size(), DType::kI64, {.op = op});
+  return all;
+}
+
+std::vector<bool> ShardContext::AgreeOnHolders(bool mine, const char* op) {
+  std::vector<bool> holders;
+  for (int64_t has : AgreeOn(mine ? 1 : 0, op)) holders.push_back(has > 0);
+  return holders;
+}
+
 std::shared_ptr<ShardContext> ShardContext::Of(const Mesh& mesh) {
   if (!mesh.defined()) ThrowInvalidArgument("an undefined mesh was given", {.op = "shard"});
   std::shared_ptr<void>& slot = mesh.slot();

@@ -42,6 +42,9 @@ class ShardContext {
   const LogSink& log() const { return mesh_.log(); }
   // For small agreements between all ranks, on the caller's thread.
   ProcessGroup& control() { return *control_; }
+  // A number, or a flag, of every rank, by rank. COLLECTIVE.
+  std::vector<int64_t> AgreeOn(int64_t mine, const char* op);
+  std::vector<bool> AgreeOnHolders(bool mine, const char* op);
 
   // How a unit of this stage is cut, with the groups of each axis. `park` ranks hold the parameters
   // between a forward and its backward; 0 or 1: as many as the stage says. COLLECTIVE at the first

@@ -161,13 +161,8 @@ double WindowState::DivisorOf(size_t term) const {
 }
 
 std::vector<int64_t> WindowState::GatherCounts(int64_t mine) const {
-  std::vector<int64_t> all(static_cast<size_t>(shared_->ranks()), 0);
-  all[static_cast<size_t>(shared_->rank())] = mine;
-  if (several_ranks()) {
-    shared_->context->control().AllReduce(all.data(), static_cast<int64_t>(all.size()), DType::kI64,
-                                          {.op = "window"});
-  }
-  return all;
+  if (!several_ranks()) return {mine};
+  return shared_->context->AgreeOn(mine, "window");
 }
 
 bool WindowState::AgreeOnFirst(bool has) {

@@ -139,8 +139,9 @@ sherd::StepResult Trainer::Step(sherd::Window<Batch>& window) {
     const Variable logits = model_(batch.tokens);
     window.Backward(loss_(logits, batch.labels));
   }
-  return window.Finish(*optimizer_,
-                       {.learning_rate = schedule_(window.step()), .clip = options_.clip});
+  return window.Finish(*optimizer_, {.learning_rate = schedule_(window.step()),
+                                     .clip = options_.clip,
+                                     .non_finite = sherd::NonFinite::kSkip});
 }
 
 std::optional<double> Trainer::Validate(int64_t step) {
