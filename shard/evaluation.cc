@@ -1,6 +1,7 @@
 #include "sherd/shard/evaluation.h"
 
 #include <algorithm>
+#include <exception>
 
 #include "sherd/autograd/tape.h"
 #include "sherd/runtime/base/error.h"
@@ -24,16 +25,19 @@ bool EvaluationState::AgreeOnRound(bool has) {
   return true;
 }
 
-void EvaluationState::Add(const LossSum& loss) {
+void EvaluationState::Add(const std::function<LossSum()>& forward) {
+  LossSum loss;
+  try {
+    loss = forward();
+  } catch (const std::exception& error) {
+    if (context_ != nullptr) context_->Fail(error.what());
+    throw;
+  }
   if (context_ != nullptr) context_->announcer().End();
   ++batches_;
   if (loss.items == 0) return;
   loss_ += *loss.value.value().data<double>();
   items_ += loss.items;
-}
-
-void EvaluationState::Fail(const char* what) noexcept {
-  if (context_ != nullptr) context_->Fail(what);
 }
 
 EvaluationResult EvaluationState::Finish() {

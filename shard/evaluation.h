@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <type_traits>
@@ -31,10 +32,9 @@ class EvaluationState {
   // Before each batch: whether any rank `has` one; ranks that have none take part in it.
   // COLLECTIVE.
   bool AgreeOnRound(bool has);
-  // This rank's batch of the round has been computed.
-  void Add(const LossSum& loss);
-  // The batch failed: those who follow are told.
-  void Fail(const char* what) noexcept;
+  // Computes this rank's batch of the round. Errors: those of `forward`, after which the others are
+  // told.
+  void Add(const std::function<LossSum()>& forward);
   // Sums over all ranks. COLLECTIVE.
   EvaluationResult Finish();
 
@@ -70,12 +70,7 @@ EvaluationResult Evaluate(const Module& model, Loader&& loader, Forward&& forwar
     ended = !batch.has_value();
     if (!state.AgreeOnRound(!ended)) return state.Finish();
     if (ended) continue;
-    try {
-      state.Add(forward(std::as_const(*batch)));
-    } catch (const std::exception& error) {
-      state.Fail(error.what());
-      throw;
-    }
+    state.Add([&] { return forward(std::as_const(*batch)); });
   }
 }
 

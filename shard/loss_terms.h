@@ -20,7 +20,8 @@ enum class Divisor : uint8_t {
   kMicroBatches,
   // The weights that the count tells: of a loss that has multiplied its items with them.
   kWeights,
-  // LossTerm::divisor, of a loss without a prior count.
+  // LossTerm::divisor, of a loss without a prior count: a router's balance, say, that stands for
+  // itself in each micro-batch and is to be averaged over a number that the caller states.
   kGiven,
 };
 
@@ -34,7 +35,8 @@ struct LossTerm {
   double divisor = 0.0;
 };
 
-// What a batch holds of one loss, known from its labels before the forward.
+// What a batch holds of one loss, known from its labels before the forward. A callable that returns
+// a plain number tells what the loss is divided by, and nothing else.
 struct BatchCount {
   // Compared with what the losses report; -1: not told, so nothing is compared.
   int64_t items = -1;

@@ -15,7 +15,7 @@
 
 namespace sherd::internal {
 
-// What the windows of one Accumulation share.
+// What the windows of one Accumulation share. Held by the Accumulation and by its windows.
 struct AccumulationState {
   // Those of the model, parents first, found once: a step asks for them several times.
   using Units = std::vector<Unit*>;
@@ -81,6 +81,7 @@ class WindowState {
   void Discard(CallSite site);
   [[noreturn]] void RefuseScalar(const Variable& loss, CallSite site) const;
 
+  // See Window. Items and micro-batches of a streaming window are known when it is finished.
   int64_t step() const { return shared_->steps + 1; }
   int64_t items(size_t term) const { return terms_[term].items; }
   // Of all ranks.
@@ -119,10 +120,13 @@ class WindowState {
   void CheckFinish(const Optimizer& optimizer, const FinishOptions& options,
                    const ErrorContext& what) const;
   // Sums over all ranks what they must agree on before the step.
+  // COLLECTIVE.
   Verdict Reduce(NormType norm);
+  // Errors: kFailedPrecondition on all ranks if losses reported other items than were counted.
   void CheckReported(const ErrorContext& what) const;
   // Drops the gradients and throws, naming what is not finite. COLLECTIVE.
   [[noreturn]] void RefuseNonFinite(const ErrorContext& what);
+  // What happened, but for what the optimizer did.
   StepResult Describe(const Verdict& verdict) const;
   // Why the step is skipped. Errors: those of RefuseNonFinite.
   StepSkip Judge(const Verdict& verdict, const FinishOptions& options, const ErrorContext& what);
