@@ -254,14 +254,15 @@ const Reference& ReferenceFor(DType dtype, int calls) {
   return it->second;
 }
 
-// The same run on one rank without checkpoints.
+// The same run on one rank without checkpoints. How calls are summed up (once, at each
+// micro-batch) stays, since it orders the additions.
 const RunResult& PlainFor(const GridCase& of) {
-  static std::map<std::tuple<DType, int, bool, int>, RunResult> runs;
-  const GridCase c{.dtype = of.dtype,
-                   .micro_batches = of.micro_batches,
-                   .reshard = of.reshard,
-                   .calls = of.calls};
-  auto [it, inserted] = runs.try_emplace({c.dtype, c.micro_batches, c.reshard, c.calls});
+  static std::map<std::string, RunResult> runs;
+  GridCase c = of;
+  c.checkpoint = CheckpointOrder::kOff;
+  c.policy = GridPolicy::kFull;
+  c.prefetch = 0;
+  auto [it, inserted] = runs.try_emplace(NameOf(c));
   if (inserted) {
     const Reference& reference = ReferenceFor(c.dtype, c.calls);
     RunRanks(1, [&](World& world) {

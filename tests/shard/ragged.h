@@ -48,17 +48,20 @@ class RaggedModel : public Module {
 struct RaggedSetup {
   bool sharded = true;
   bool checkpoint = false;
+  bool checkpoint_outside = false;
   FullyShardOptions options = {};
 };
 
 // A model, its values and its tape on one rank.
 struct RaggedRank {
-  RaggedRank(World& world, const RaggedSetup& setup) : world(world) {
+  RaggedRank(World& world, const RaggedSetup& setup, const Mesh* mesh = nullptr) : world(world) {
+    const Mesh& on = mesh != nullptr ? *mesh : world.mesh();
     for (auto& block : model.model.blocks) {
       if (setup.checkpoint) Checkpoint(*block);
-      if (setup.sharded) FullyShard(*block, world.mesh(), setup.options);
+      if (setup.sharded) FullyShard(*block, on, setup.options);
+      if (setup.checkpoint_outside) Checkpoint(*block, {.wrong_order = WrongOrder::kAllow});
     }
-    if (setup.sharded) FullyShard(model, world.mesh(), {.stage = setup.options.stage});
+    if (setup.sharded) FullyShard(model, on, {.stage = setup.options.stage});
     Initialize(model, world.device(), 1);
   }
 

@@ -100,5 +100,65 @@ INSTANTIATE_TEST_SUITE_P(Splits, RaggedWindowTest,
                                                std::get<1>(info.param));
                          });
 
+// Whatever the units do with their gathers and reductions, ranks without a micro-batch do likewise.
+struct Choreography {
+  const char* name;
+  int ranks = 2;
+  int inside = 0;  // ranks along the shard axis; 0: all
+  RaggedSetup setup = {};
+};
+
+class RaggedChoreographyTest : public ::testing::TestWithParam<Choreography> {};
+
+TEST_P(RaggedChoreographyTest, RanksWithoutAMicroBatchFollow) {
+  const Choreography& c = GetParam();
+  const Outcome want = Reference();
+  for (const WindowSync sync : {WindowSync::kCutEach, WindowSync::kFullEach, WindowSync::kLast}) {
+    for (int rows : {1, 3}) {
+      SCOPED_TRACE(absl::StrCat("sync ", static_cast<int>(sync), ", ", rows, " rows"));
+      RunRanks(c.ranks, [&](World& world) {
+        const Mesh mesh = c.inside > 0 ? world.MakeMesh(c.inside) : world.mesh();
+        RaggedRank rank(world, c.setup, &mesh);
+        Accumulation accumulation(rank.model, {.micro_batches = kSamples, .sync = sync});
+        KeepStep optimizer(rank.model, &world.group());
+        // Twice: gathers start ahead in the order seen.
+        for (int step = 0; step < 2; ++step) {
+          PoisonFreeMemory(world.device());
+          auto window =
+              accumulation.Next(LoaderFor(DealOut(rows, world.rank(), world.size())), Items);
+          accumulation.set_steps(0);
+          RunMicroBatches(rank, *window);
+          const StepResult result = window->Finish(optimizer, {});
+          EXPECT_NEAR(result.loss, want.result.loss, 1e-12 * want.result.loss);
+          ExpectClose(optimizer.gradients, want.gradients);
+        }
+        for (const Unit* unit : UnitsOf(rank.model)) EXPECT_FALSE(unit->gradients_pending());
+      });
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Choreographies, RaggedChoreographyTest,
+    ::testing::Values(
+        Choreography{"DataParallel", 3, 0, {.options = {.stage = kDataParallel}}},
+        Choreography{"Zero1", 3, 0, {.options = {.stage = kZero1}}},
+        Choreography{"Zero2", 3, 0, {.options = {.stage = kZero2}}},
+        Choreography{"Hybrid", 4, 2, {.options = {.stage = kZero3}}},
+        Choreography{"HybridCheckpoint", 4, 2, {.checkpoint = true}},
+        Choreography{"HybridOptimizer", 4, 2, {.options = {.stage = kHybridOptimizer}}},
+        Choreography{"KeepAfterForward", 3, 0, {.options = {.reshard_after_forward = false}}},
+        Choreography{"KeepAfterBackward", 3, 0, {.options = {.reshard_after_backward = false}}},
+        Choreography{"Prefetch2", 3, 0, {.options = {.prefetch = 2}}},
+        Choreography{
+            "NoPrefetchCheckpoint", 3, 0, {.checkpoint = true, .options = {.prefetch = 0}}},
+        Choreography{"Park", 4, 0, {.options = {.park = 2}}},
+        Choreography{"ReduceOnce", 3, 0, {.options = {.reduce_once = true}}},
+        Choreography{
+            "ReduceOnceCheckpoint", 3, 0, {.checkpoint = true, .options = {.reduce_once = true}}},
+        Choreography{"Offload", 3, 0, {.options = {.offload = true}}},
+        Choreography{"CheckpointOutside", 3, 0, {.checkpoint_outside = true}}),
+    [](const auto& info) { return info.param.name; });
+
 }  // namespace
 }  // namespace sherd::testing
