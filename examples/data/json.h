@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace data {
+
+struct Json;
+using JsonArray = std::vector<Json>;
+using JsonObject = std::map<std::string, Json, std::less<>>;
+
+// A JSON value. Numbers without fraction and exponent that fit are int64_t, all others double.
+struct Json {
+  std::variant<std::nullptr_t, bool, int64_t, double, std::string, JsonArray, JsonObject> value;
+
+  // "null", "a boolean", "an integer", "a number", "a string", "an array" or "an object".
+  const char* kind() const;
+};
+
+// Reads one JSON value by the letter of RFC 8259, with nothing but white space around it.
+//
+// Cost: memory in proportion to the text, and at most 64 nested values, so hostile texts end in
+// errors. Errors: kInvalidArgument with the column, from 1 in bytes: no JSON, bad UTF-8, half a
+// surrogate pair, a key that comes twice, nesting too deep.
+absl::StatusOr<Json> ParseJson(std::string_view text);
+
+// How many bytes at the beginning of `text` are valid UTF-8 as RFC 3629 has it: no overlong forms,
+// no surrogates, nothing above U+10FFFF. All of them when it equals text.size().
+size_t ValidUtf8Bytes(std::string_view text);
+
+}  // namespace data

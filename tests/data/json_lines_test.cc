@@ -1,0 +1,132 @@
+#include "data/json_lines.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/data/files.h"
+
+namespace data {
+namespace {
+
+using Ids = std::vector<int64_t>;
+
+std::string PairsError(const std::string& text) {
+  const auto pairs = ReadPreferences(WriteFile("x.jsonl", text));
+  return pairs.ok() ? "no error" : std::string(pairs.status().message());
+}
+
+std::string SamplesError(const std::string& text) {
+  const auto samples = ReadSamples(WriteFile("x.jsonl", text), 10);
+  return samples.ok() ? "no error" : std::string(samples.status().message());
+}
+
+TEST(JsonLinesTest, ReadsPreferences) {
+  const auto pairs = ReadPreferences(WriteFile(
+      "a.jsonl",
+      "{\"prompt\": \"a\\n\", \"chosen\":\"\\u00e9\\ud83d\\ude00\", \"rejected\": \"\"}\r\n"
+      "\n"
+      "{\"rejected\":\"r\",\"id\":[1,{\"x\":null}],\"chosen\":\"c\",\"prompt\":\"p\"}"));
+  ASSERT_TRUE(pairs.ok()) << pairs.status();
+  ASSERT_EQ(pairs->size(), 2u);
+  EXPECT_EQ((*pairs)[0].prompt, "a\n");
+  EXPECT_EQ((*pairs)[0].chosen, "\xC3\xA9\xF0\x9F\x98\x80");
+  EXPECT_EQ((*pairs)[0].rejected, "");
+  EXPECT_EQ((*pairs)[1].prompt, "p");
+  EXPECT_EQ((*pairs)[1].chosen, "c");
+  EXPECT_EQ((*pairs)[1].rejected, "r");
+}
+
+TEST(JsonLinesTest, ReadsSamplesOfBothKinds) {
+  const auto samples = ReadSamples(
+      WriteFile("a.jsonl", "{\"text\":\"t\"}\n{\"tokens\":[0,9],\"labels\":[-100,3]}\n"), 10);
+  ASSERT_TRUE(samples.ok()) << samples.status();
+  ASSERT_EQ(samples->size(), 2u);
+  EXPECT_EQ((*samples)[0].text, "t");
+  EXPECT_EQ((*samples)[1].tokens, (Ids{0, 9}));
+  EXPECT_EQ((*samples)[1].labels, (Ids{-100, 3}));
+}
+
+TEST(JsonLinesTest, ErrorsNameFileLineAndKey) {
+  const std::string good = "{\"prompt\":\"p\",\"chosen\":\"c\",\"rejected\":\"r\"}\n";
+  EXPECT_PRED2(Contains, PairsError(good + "\n{\"prompt\":\"p\",\"chosen\":\"c\"}\n"),
+               "x.jsonl:3: key \"rejected\" is missing");
+  EXPECT_PRED2(Contains, PairsError(good + "{\"prompt\":\"p\",\"chosen\":7,\"rejected\":\"r\"}"),
+               "x.jsonl:2: \"chosen\" is an integer, not a string");
+  EXPECT_PRED2(Contains, PairsError(good + "[1]"), "x.jsonl:2: is an array, not an object");
+  EXPECT_PRED2(Contains, PairsError(good + "{\"prompt\": "), "x.jsonl:2: column 12: ");
+  EXPECT_PRED2(Contains, PairsError("{\"a\":1,\"a\":2}"),
+               "x.jsonl:1: column 8: key \"a\" comes twice");
+}
+
+TEST(JsonLinesTest, ErrorsOfSamplesNameTheValue) {
+  EXPECT_PRED2(Contains, SamplesError("{}"), ":1: has neither \"text\" nor \"tokens\"");
+  EXPECT_PRED2(Contains, SamplesError("{\"text\":\"a\",\"tokens\":[1]}"), "both");
+  EXPECT_PRED2(Contains, SamplesError("{\"tokens\":[1]}"), "key \"labels\" is missing");
+  EXPECT_PRED2(Contains, SamplesError("{\"tokens\":[1,10],\"labels\":[1,1]}"),
+               "\"tokens\"[1] is 10, outside [0, 10)");
+  EXPECT_PRED2(Contains, SamplesError("{\"tokens\":[1],\"labels\":[-1]}"), "\"labels\"[0] is -1");
+  EXPECT_PRED2(Contains, SamplesError("{\"tokens\":[-100],\"labels\":[1]}"),
+               "\"tokens\"[0] is -100");
+  EXPECT_PRED2(Contains, SamplesError("{\"tokens\":[1,2],\"labels\":[1]}"), "2 \"tokens\" but 1");
+  EXPECT_PRED2(Contains, SamplesError("{\"tokens\":[1.5],\"labels\":[1]}"), "[0] is a number");
+  EXPECT_PRED2(Contains, SamplesError("{\"tokens\":[99999999999999999999],\"labels\":[1]}"),
+               "[0] is a number");
+  EXPECT_PRED2(Contains, SamplesError("{\"tokens\":[],\"labels\":[]}"), "is empty");
+}
+
+TEST(JsonLinesTest, BadUtf8IsRefused) {
+  for (const char* bytes :
+       {"\xff", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x82", "\x80"}) {
+    EXPECT_PRED2(Contains, SamplesError("{\"text\":\"ab" + std::string(bytes) + "\"}"),
+                 "x.jsonl:1: column 12: bytes that are not UTF-8");
+  }
+  EXPECT_PRED2(Contains, SamplesError("{\"text\":\"\\ud800x\"}"), "half a surrogate pair");
+}
+
+TEST(JsonLinesTest, FilesWithoutObjectsAreRefused) {
+  EXPECT_PRED2(Contains, PairsError(""), "x.jsonl is empty");
+  EXPECT_PRED2(Contains, PairsError("\n \r\n"), "x.jsonl has no object");
+  EXPECT_EQ(ReadJsonLines("/nowhere/x.jsonl").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_PRED2(Contains, std::string(ReadJsonLines("/tmp").status().message()), "is a folder");
+}
+
+TEST(JsonTest, RefusesWhatIsNoJson) {
+  for (const char* text : {"",
+                           "01",
+                           "1.",
+                           "-",
+                           "1e",
+                           "+1",
+                           "nul",
+                           "tru e",
+                           "\"\\x\"",
+                           "\"\\u12g4\"",
+                           "\"\\u+123\"",
+                           "\"a",
+                           "\"\t\"",
+                           "[1,]",
+                           "[1 2]",
+                           "{\"a\"}",
+                           "{a:1}",
+                           "{\"a\":1,}",
+                           "1 1",
+                           "\xEF\xBB\xBF"
+                           "1"}) {
+    EXPECT_FALSE(ParseJson(text).ok()) << text;
+  }
+  EXPECT_FALSE(ParseJson(std::string(100000, '[')).ok());
+  EXPECT_TRUE(ParseJson(std::string(64, '[') + std::string(64, ']')).ok());
+  EXPECT_FALSE(ParseJson(std::string(65, '[') + std::string(65, ']')).ok());
+}
+
+TEST(JsonTest, ReadsNumbers) {
+  EXPECT_EQ(std::get<int64_t>(ParseJson(" -9223372036854775808 ")->value), INT64_MIN);
+  EXPECT_EQ(std::get<double>(ParseJson("-0.25e1")->value), -2.5);
+  EXPECT_EQ(std::get<int64_t>(ParseJson("0")->value), 0);
+  EXPECT_EQ(ParseJson("[false]")->kind(), "an array");
+}
+
+}  // namespace
+}  // namespace data
