@@ -208,7 +208,7 @@ class Parser {
       if (!Take('+')) Take('-');
       if (!Digits()) return false;
     }
-    const absl::string_view digits(text_.data() + begin, at_ - begin);
+    const std::string digits(text_.substr(begin, at_ - begin));
     int64_t integer = 0;
     double number = 0;
     if (at_ == integer_end && absl::SimpleAtoi(digits, &integer)) return out.value = integer, true;

@@ -3,12 +3,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "data/documents.h"
 #include "data/mapped_file.h"
 
 namespace data {
 namespace {
-
-constexpr int64_t kIgnored = -100;
 
 absl::Status CheckIds(const JsonLine& line, const std::string& key, const std::vector<int64_t>& ids,
                       int64_t vocabulary) {

@@ -2,28 +2,11 @@
 
 #include <cstdint>
 
+#include "data/order.h"
+
 namespace llm {
 
-// A stateless shuffle: a bijection of [0, size) that `key` chooses.
-//
-// Four Feistel rounds over the next power of four, walked until the value falls into the range.
-// Source: Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains".
-// Cost: a few hashes a call, no memory.
-class Permutation {
- public:
-  // REQUIRES: size >= 1.
-  Permutation(int64_t size, uint64_t key);
-
-  // REQUIRES: 0 <= i < size.
-  int64_t operator()(int64_t i) const;
-
- private:
-  uint64_t Encrypt(uint64_t x) const;
-
-  uint64_t size_;
-  uint64_t key_;
-  int half_bits_;
-};
+using data::Permutation;
 
 // Which part of the training text the n-th sample of a run is.
 //
