@@ -22,7 +22,7 @@ class Unit;
 //   });
 //   Accumulation accumulation(model, {.in_backward = &optimizer});
 //   optimizer.set_learning_rate(schedule(step));   // before the window
-//   ... window->Finish(optimizer, {});
+//   ... window->Finish(optimizer, schedule);
 // The steps are those of the same optimizers after the backward, bit for bit. What needs all
 // gradients first is refused: clipping, a loss scaler, hooks of OnWindowGradient, skipping a step
 // whose norm is not finite (that is an error then, with parameters already changed).

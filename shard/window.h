@@ -47,15 +47,16 @@ class WindowBase {
     state_->RefuseScalar(loss, site);
   }
 
-  // Unscale, norm, one verdict, clip, step, zero, in this order and together on all ranks; first
-  // makes the calls of micro-batches that only other ranks have.
+  // Unscale, norm, one verdict, clip, step with the rate of schedule.At(steps made), zero, in this
+  // order and together on all ranks; first makes the calls of micro-batches that only other ranks
+  // have. An optimizer in backward has a rate of its own.
   // COLLECTIVE. Errors: kFailedPrecondition, with nothing changed, if a micro-batch had no
   // backward,
   //   the losses reported other item counts than were agreed on (with both numbers), a loss or a
   //   gradient is not finite (see NonFinite), after a failed Backward, or the second time.
-  StepResult Finish(Optimizer& optimizer, const FinishOptions& options,
-                    CallSite site = CallSite::Here()) {
-    return state_->Finish(optimizer, options, site);
+  StepResult Finish(Optimizer& optimizer, const Schedule& schedule,
+                    const FinishOptions& options = {}, CallSite site = CallSite::Here()) {
+    return state_->Finish(optimizer, schedule, options, site);
   }
 
   // Leaves the window without a step: gradients are dropped, no counter moves.

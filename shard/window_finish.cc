@@ -203,7 +203,8 @@ void WindowState::Close() {
   }
 }
 
-StepResult WindowState::Finish(Optimizer& optimizer, const FinishOptions& options, CallSite site) {
+StepResult WindowState::Finish(Optimizer& optimizer, const Schedule& schedule,
+                               const FinishOptions& options, CallSite site) {
   const ErrorContext what{.op = "window.Finish", .site = site};
   CheckFinish(optimizer, options, what);
   FollowRest();
@@ -220,13 +221,13 @@ StepResult WindowState::Finish(Optimizer& optimizer, const FinishOptions& option
   StepResult result = Describe(verdict);
   result.learning_rate = shared_->options.in_backward != nullptr
                              ? shared_->options.in_backward->learning_rate()
-                             : options.learning_rate;
+                             : schedule.At(shared_->steps);
   result.why = skip;
   result.skipped = skip != StepSkip::kNone;
   if (!result.skipped) {
     const double clip = options.clip > 0.0 ? ClipCoefficient(result.grad_norm, options.clip) : 1.0;
     const EventSpan updating(events(), {.kind = EventKind::kUpdate, .phase = EventPhase::kFinish});
-    optimizer.Step({.learning_rate = options.learning_rate, .grad_scale = clip * verdict.unscale});
+    optimizer.Step({.learning_rate = result.learning_rate, .grad_scale = clip * verdict.unscale});
   }
   if (shared_->options.scaler != nullptr && skip != StepSkip::kEmpty) {
     shared_->options.scaler->Update(skip == StepSkip::kNonFinite);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "sherd/autograd/optim/optimizer.h"
+#include "sherd/autograd/optim/schedule.h"
 #include "sherd/shard/clip_grad.h"
 #include "sherd/shard/loss_scaler.h"
 #include "sherd/shard/loss_terms.h"
@@ -62,8 +63,6 @@ struct AccumulationOptions {
 
 // What one step does with the summed gradients.
 struct FinishOptions {
-  // From the caller's schedule, for this step.
-  double learning_rate = 1e-3;
   // Largest norm of all gradients together; larger ones are scaled down to it. 0: no clipping.
   double clip = 0.0;
   NormType norm = NormType::kTwo;

@@ -77,7 +77,8 @@ class WindowState {
 
   // See Window.
   void Backward(std::span<const LossSum> losses, CallSite site);
-  StepResult Finish(Optimizer& optimizer, const FinishOptions& options, CallSite site);
+  StepResult Finish(Optimizer& optimizer, const Schedule& schedule, const FinishOptions& options,
+                    CallSite site);
   void Discard(CallSite site);
   [[noreturn]] void RefuseScalar(const Variable& loss, CallSite site) const;
 

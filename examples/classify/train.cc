@@ -66,7 +66,7 @@ void Train(const Options& o, sherd::World& world) {
                                        .samples = batch.samples});
       window->Backward(loss(model(batch.tokens, batch.mask), batch.labels));
     }
-    const sherd::StepResult step = window->Finish(optimizer, {.learning_rate = o.lr, .clip = 1.0});
+    const sherd::StepResult step = window->Finish(optimizer, o.lr, {.clip = 1.0});
     if (world.rank() == 0) {
       std::printf("step %lld loss %.9g\n", static_cast<long long>(step.step), step.loss);
     }

@@ -11,9 +11,9 @@
 #include "llm/evaluate.h"
 #include "llm/generate.h"
 #include "llm/model.h"
-#include "llm/schedule.h"
 #include "sherd/autograd/loss/causal_lm.h"
 #include "sherd/autograd/optim/adamw.h"
+#include "sherd/autograd/optim/schedule.h"
 #include "sherd/autograd/tape.h"
 #include "sherd/checkpoint/checkpoint.h"
 #include "sherd/runtime/core/allocator.h"
@@ -107,7 +107,7 @@ class Trainer {
   sherd::World& world_;
   const TextData& text_;
   const sherd::Device& device_;
-  const Schedule schedule_;
+  const sherd::Schedule schedule_;
   const sherd::CausalLmLoss loss_{{.ignore_index = kIgnored}};
   Llama model_;
   std::optional<sherd::AdamW> optimizer_;
@@ -121,7 +121,10 @@ Trainer::Trainer(const Options& o, sherd::World& world, const TextData& text)
       world_(world),
       text_(text),
       device_(world.device()),
-      schedule_{.highest = o.lr, .lowest = o.min_lr, .warmup = o.warmup, .steps = o.steps},
+      schedule_(sherd::CosineSchedule({.highest = o.lr,
+                                       .lowest = std::min(o.min_lr, o.lr),
+                                       .steps = o.steps,
+                                       .warmup = std::min(o.warmup, o.steps)})),
       model_(ConfigOf(o), device_),
       loader_(text.train, o, world.rank(), world.size(), device_) {
   ShardModel(model_, world.mesh(), o);
@@ -139,9 +142,8 @@ sherd::StepResult Trainer::Step(sherd::Window<Batch>& window) {
     const Variable logits = model_(batch.tokens);
     window.Backward(loss_(logits, batch.labels));
   }
-  return window.Finish(*optimizer_, {.learning_rate = schedule_(window.step()),
-                                     .clip = options_.clip,
-                                     .non_finite = sherd::NonFinite::kSkip});
+  return window.Finish(*optimizer_, schedule_,
+                       {.clip = options_.clip, .non_finite = sherd::NonFinite::kSkip});
 }
 
 std::optional<double> Trainer::Validate(int64_t step) {

@@ -202,7 +202,7 @@ class Trainer {
       const Recording on(tape_);
       window->Backward(loss_(model_(batch.tokens), batch.labels));
     }
-    return window->Finish(*optimizer_, {.learning_rate = 3e-4}).loss;
+    return window->Finish(*optimizer_, 3e-4).loss;
   }
 
   // The events of the latest step, in the file of this rank.

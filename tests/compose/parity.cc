@@ -208,7 +208,7 @@ RunResult Train(World& world, const GridCase& c, const std::vector<Snapshot>* st
       }
       window->Backward(total);
     }
-    const StepResult r = window->Finish(optimizer, {.learning_rate = kLearningRate});
+    const StepResult r = window->Finish(optimizer, kLearningRate);
     result.losses.push_back(r.loss);
     result.gradients.push_back(optimizer.kept());
     if (c.sharded) {

@@ -10,7 +10,6 @@
 #include "llm/batches.h"
 #include "llm/evaluate.h"
 #include "llm/generate.h"
-#include "llm/schedule.h"
 #include "sherd/autograd/loss/causal_lm.h"
 #include "sherd/autograd/ops/shape.h"
 #include "sherd/autograd/tape.h"
@@ -50,23 +49,6 @@ double LossOf(Llama& model, const Batch& batch) {
   return *sherd::CausalLmLoss()(model(batch.tokens), batch.labels).value.value().data<double>();
 }
 
-TEST(ScheduleTest, RisesToTheWarmUpsEndAndFallsToTheLastStep) {
-  const Schedule rate = {.highest = 1.0, .lowest = 0.1, .warmup = 4, .steps = 14};
-  EXPECT_DOUBLE_EQ(rate(1), 0.25);
-  EXPECT_DOUBLE_EQ(rate(4), 1.0);
-  EXPECT_DOUBLE_EQ(rate(9), 0.55);  // half way: the mean of both
-  EXPECT_DOUBLE_EQ(rate(14), 0.1);
-  for (int64_t step = 5; step <= 14; ++step) EXPECT_LT(rate(step), rate(step - 1)) << step;
-}
-
-TEST(ScheduleTest, WithoutWarmUpBeginsAtTheHighestRate) {
-  const Schedule rate = {.highest = 1.0, .lowest = 0.1, .warmup = 0, .steps = 3};
-  EXPECT_DOUBLE_EQ(rate(1), 1.0);
-  EXPECT_DOUBLE_EQ(rate(3), 0.1);
-  EXPECT_DOUBLE_EQ((Schedule{.highest = 1.0, .lowest = 0.1, .warmup = 1, .steps = 1}(1)), 1.0);
-}
-
-// The samples of each step as any rank hands them out, by first token and label.
 TEST(BatchLoaderTest, EveryRankAndMicroBatchTakesItsPartOfTheSameSamples) {
   const sherd::Device device = sherd::Device::Cpu();
   const std::vector<uint8_t> text = SomeText(1000);

@@ -128,7 +128,7 @@ void TrainSteps(World& world, llm::Llama& model) {
       const Recording on(tape);
       window->Backward(loss(model(batch.tokens), batch.labels));
     }
-    window->Finish(optimizer, {.learning_rate = 1e-3, .clip = 1.0});
+    window->Finish(optimizer, 1e-3, {.clip = 1.0});
   }
 }
 

@@ -74,8 +74,7 @@ Trained Train(World& world, const Setting& setting) {
       const Variable y = model(x, order);
       window->Backward({Energy(y), 3});
     }
-    const StepResult result =
-        window->Finish(optimizer, {.learning_rate = in_backward ? 99.0 : rate});
+    const StepResult result = window->Finish(optimizer, in_backward ? 99.0 : rate);
     EXPECT_EQ(result.learning_rate, rate);
     run.norms.push_back(result.grad_norm);
   }
@@ -151,12 +150,12 @@ TEST(OptimizerInBackward, RefusesWhatNeedsAllGradientsFirst) {
     Tape tape;
     const Recording on(tape);
     window->Backward({Energy(model(InputOf(world.device(), 0), {0, 1, 2})), 1});
-    ExpectHas(text([&] { window->Finish(optimizer, {.clip = 1.0}); }), "clipping");
-    ExpectHas(text([&] { window->Finish(optimizer, {.norm = NormType::kInf}); }),
+    ExpectHas(text([&] { window->Finish(optimizer, 1e-3, {.clip = 1.0}); }), "clipping");
+    ExpectHas(text([&] { window->Finish(optimizer, 1e-3, {.norm = NormType::kInf}); }),
               "other than kTwo");
     AdamW other(model.parameters());
-    ExpectHas(text([&] { window->Finish(other, {}); }), "give Finish that one");
-    EXPECT_EQ(text([&] { window->Finish(optimizer, {}); }), "no error");
+    ExpectHas(text([&] { window->Finish(other, 1e-3); }), "give Finish that one");
+    EXPECT_EQ(text([&] { window->Finish(optimizer, 1e-3); }), "no error");
     ExpectHas(text([&] {
                 OptimizerInBackward(
                     model, [](std::vector<Parameter>) { return std::unique_ptr<Optimizer>(); });

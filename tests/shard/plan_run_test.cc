@@ -95,7 +95,7 @@ class Trainer {
       gate_.closed = false;  // the last reductions have no buffer after them to wait for
       ContextOf(model_)->WaitReductions(0);
     }
-    window->Finish(optimizer_, {.learning_rate = 1e-3});
+    window->Finish(optimizer_, 1e-3);
   }
 
  private:

@@ -56,12 +56,12 @@ Outcome RunSplit(World& world, int rows, const RaggedSetup& setup, WindowSync sy
     auto window = accumulation.Next(loader, Items);
     EXPECT_EQ(window->items(), 12);
     RunMicroBatches(rank, *window);
-    outcome.result = window->Finish(optimizer, {});
+    outcome.result = window->Finish(optimizer, 1e-3);
     EXPECT_FALSE(accumulation.Next(loader, Items).has_value());
   } else {
     auto window = accumulation.Stream(loader, Items);
     RunMicroBatches(rank, *window);
-    outcome.result = window->Finish(optimizer, {});
+    outcome.result = window->Finish(optimizer, 1e-3);
     EXPECT_FALSE(accumulation.Stream(loader, Items).has_value());
   }
   outcome.gradients = optimizer.gradients;
@@ -128,7 +128,7 @@ TEST_P(RaggedChoreographyTest, RanksWithoutAMicroBatchFollow) {
               accumulation.Next(LoaderFor(DealOut(rows, world.rank(), world.size())), Items);
           accumulation.set_steps(0);
           RunMicroBatches(rank, *window);
-          const StepResult result = window->Finish(optimizer, {});
+          const StepResult result = window->Finish(optimizer, 1e-3);
           EXPECT_NEAR(result.loss, want.result.loss, 1e-12 * want.result.loss);
           ExpectClose(optimizer.gradients, want.gradients);
         }

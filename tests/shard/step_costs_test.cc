@@ -33,7 +33,7 @@ int64_t WarmStepAllocations(World& world, ShardModel& model) {
       const Recording on(tape);
       window->Backward({Energy(model(x, {0, 1, 2})), 1});
     }
-    window->Finish(sgd, {.learning_rate = 1e-3});
+    window->Finish(sgd, 1e-3);
     allocations = HeapAllocations() - before;
   }
   return allocations;

@@ -16,13 +16,19 @@ inline void ExpectErrorHas(const std::string& text, const std::vector<std::strin
   for (const std::string& part : parts) EXPECT_TRUE(Contains(text, part));
 }
 
+// What a step of RunWindow is told.
+struct StepWith {
+  double learning_rate = 1e-3;
+  double clip = 0.0;
+  NormType norm = NormType::kTwo;
+};
+
 // Takes a window of one micro-batch for each input, of so many items, and finishes it. `loss` makes
 // the loss of an input, one number in f64.
 inline constexpr int64_t kItems = 3;
 inline StepResult RunWindow(Accumulation& accumulation, Optimizer& optimizer, Tape& tape,
                             const std::vector<uint64_t>& inputs,
-                            const std::function<Variable(uint64_t)>& loss,
-                            const FinishOptions& finish) {
+                            const std::function<Variable(uint64_t)>& loss, const StepWith& with) {
   size_t next = 0;
   const auto loader = [&]() -> std::optional<uint64_t> {
     return next < inputs.size() ? std::optional(inputs[next++]) : std::nullopt;
@@ -32,7 +38,7 @@ inline StepResult RunWindow(Accumulation& accumulation, Optimizer& optimizer, Ta
     const Recording on(tape);
     window->Backward({loss(input), kItems});
   }
-  return window->Finish(optimizer, finish);
+  return window->Finish(optimizer, with.learning_rate, {.clip = with.clip, .norm = with.norm});
 }
 
 // Keeps the gradients that a window hands to the optimizer, whole, and changes nothing. COLLECTIVE.

@@ -48,7 +48,7 @@ class Trainer {
       const Variable x = InputOf(world_.device(), world_.rank(), static_cast<uint64_t>(batch));
       window->Backward({Energy(model_(x, {0, 1, 2})), 1});
     }
-    window->Finish(optimizer_, {.learning_rate = 1e-3});
+    window->Finish(optimizer_, 1e-3);
   }
 
  private:

@@ -21,7 +21,7 @@ TEST(WindowNumbersTest, LongSampleCountsByItsTokens) {
       if (ranks == 2) mine = {mine[static_cast<size_t>(world.rank())]};
       auto window = accumulation.Next(LoaderFor(mine), CountTokens);
       rank.RunAll(*window);
-      const StepResult result = window->Finish(optimizer, {});
+      const StepResult result = window->Finish(optimizer, 1e-3);
       EXPECT_EQ(result.items, 110);
       EXPECT_EQ(result.micro_batches, 2);
       EXPECT_NEAR(optimizer.gradients.at("weight")[0], 210.0 / 110.0, 1e-12);
@@ -40,11 +40,34 @@ TEST(WindowNumbersTest, ShortLastWindowIsDividedByWhatItHolds) {
       auto loader = LoaderFor(std::vector<Tokens>(5, Tokens::Of(1, 1.0)));
       while (auto window = accumulation.Next(loader, CountTokens)) {
         rank.RunAll(*window);
-        window->Finish(optimizer, {.learning_rate = 0.1});
+        window->Finish(optimizer, 0.1);
       }
       EXPECT_EQ(accumulation.steps(), 3);
       EXPECT_NEAR(rank.Value(), -0.3, 1e-12);
     });
+  }
+}
+
+TEST(WindowNumbersTest, LearningRateFollowsOptimizerStepsForAnyRanksAndMicroBatches) {
+  // Linear from 1e-3 over 100 steps: 9e-4 after 10, skipped ones not counted.
+  const Schedule schedule = LinearSchedule({.highest = 1e-3, .steps = 100});
+  for (int ranks : {1, 2, 3}) {
+    for (int64_t micro_batches : {1, 3}) {
+      RunRanks(ranks, [&](World& world) {
+        OneWeight rank(world);
+        Accumulation accumulation(rank.model, {.micro_batches = micro_batches});
+        KeepStep optimizer(rank.model, &world.group());
+        for (int made = 0; made < 11; ++made) {
+          for (const int64_t items : {int64_t{0}, int64_t{1}}) {  // the first of both is skipped
+            const std::vector<Tokens> batches(static_cast<size_t>(micro_batches), {{1.0}, items});
+            auto window = accumulation.Next(LoaderFor(batches), CountTokens);
+            rank.RunAll(*window);
+            EXPECT_EQ(window->Finish(optimizer, schedule).skipped, items == 0);
+          }
+        }
+        EXPECT_NEAR(optimizer.learning_rate, 9.0e-4, 1e-18);
+      });
+    }
   }
 }
 
@@ -59,7 +82,7 @@ TEST(WindowNumbersTest, EpochsAreCutApart) {
       auto loader = LoaderFor(std::vector<Tokens>(10, Tokens::Of(1, 1.0)));
       while (auto window = accumulation.Next(loader, CountTokens)) {
         rank.RunAll(*window);
-        held.push_back(window->Finish(optimizer, {}).micro_batches);
+        held.push_back(window->Finish(optimizer, 1e-3).micro_batches);
       }
     }
     EXPECT_EQ(accumulation.steps(), 6);
@@ -79,7 +102,7 @@ TEST(WindowNumbersTest, RankWithoutLabelsTakesPartAndAddsNothing) {
       auto loader = LoaderFor(std::vector<Tokens>{mine});
       const auto run = [&](auto window) {
         rank.RunAll(*window);
-        return window->Finish(optimizer, {});
+        return window->Finish(optimizer, 1e-3);
       };
       const StepResult result = stream ? run(accumulation.Stream(loader, CountTokens))
                                        : run(accumulation.Next(loader, CountTokens));
@@ -101,7 +124,7 @@ TEST(WindowNumbersTest, WindowWithoutItemsIsSkippedOrCountedOnAllRanks) {
         const auto run = [&](auto window) {
           EXPECT_TRUE(window.has_value());
           rank.RunAll(*window);
-          return window->Finish(optimizer, {});
+          return window->Finish(optimizer, 1e-3);
         };
         const auto next = [&] {
           return stream ? run(accumulation.Stream(loader, CountTokens))
@@ -139,7 +162,7 @@ TEST(WindowNumbersTest, CountsAbove2To24AreExact) {
     auto window = accumulation.Next(LoaderFor(std::vector<Tokens>{mine}), CountTokens);
     EXPECT_EQ(window->items(), large + 2);
     rank.RunAll(*window);
-    EXPECT_EQ(window->Finish(optimizer, {}).items, large + 2);
+    EXPECT_EQ(window->Finish(optimizer, 1e-3).items, large + 2);
     const double want = 2.0 * static_cast<double>(large) / static_cast<double>(large + 2);
     EXPECT_NEAR(optimizer.gradients.at("weight")[0], want, 1e-12);
   });
@@ -161,7 +184,7 @@ TEST(WindowNumbersTest, OverflowOnOneRankSkipsTheStepOfAllAndNoCounterMoves) {
         std::vector<Tokens>{Tokens::Of(1, world.rank() == 0 ? 1.0 : infinity), Tokens::Of(1, 1.0)});
     auto window = accumulation.Next(loader, CountTokens);
     rank.RunAll(*window);
-    const StepResult overflow = window->Finish(optimizer, {.learning_rate = 0.1});
+    const StepResult overflow = window->Finish(optimizer, 0.1);
     EXPECT_TRUE(overflow.skipped);
     EXPECT_EQ(overflow.why, StepSkip::kNonFinite);
     EXPECT_EQ(scaler.scale(), 512.0);
@@ -172,7 +195,7 @@ TEST(WindowNumbersTest, OverflowOnOneRankSkipsTheStepOfAllAndNoCounterMoves) {
     window = accumulation.Next(loader, CountTokens);
     EXPECT_EQ(window->step(), 1);
     rank.RunAll(*window);
-    EXPECT_EQ(window->Finish(optimizer, {.learning_rate = 0.1}).step, 1);
+    EXPECT_EQ(window->Finish(optimizer, 0.1).step, 1);
     optimizer.VisitState(adam);
     EXPECT_EQ(adam.steps, 1);
     // Adam's first step is the learning rate, whatever the gradient.

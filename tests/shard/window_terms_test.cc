@@ -26,7 +26,7 @@ Given RunWindow(World& world, AccumulationOptions options, const std::vector<Tok
     backward(*window, rank, batch);
   }
   Given given;
-  given.result = window->Finish(optimizer, {});
+  given.result = window->Finish(optimizer, 1e-3);
   given.gradient = optimizer.gradients.at("weight")[0];
   return given;
 }

@@ -102,7 +102,7 @@ TEST(WindowTest, LossNormAndClippingAreThoseOfThePlainModel) {
         EXPECT_EQ(window->items(), 8);
         EXPECT_EQ(window->step(), 1);
         for (const Batch& batch : *window) rank.Backward(window, batch);
-        const StepResult result = window->Finish(optimizer, {.learning_rate = 0.5, .clip = clip});
+        const StepResult result = window->Finish(optimizer, 0.5, {.clip = clip});
         if (!sharded) {
           plain = result;
           gradients = optimizer.gradients;
@@ -131,7 +131,7 @@ TEST(WindowTest, SmallNormsAreNotScaledAndNoClippingIsOne) {
     for (double clip : {1e9, 0.0}) {
       auto window = accumulation.Next(loader, ItemsOf);
       for (const Batch& batch : *window) rank.Backward(window, batch);
-      window->Finish(optimizer, {.clip = clip});
+      window->Finish(optimizer, 1e-3, {.clip = clip});
       EXPECT_EQ(optimizer.steps.back().grad_scale, 1.0);
     }
     EXPECT_FALSE(accumulation.Next(loader, ItemsOf).has_value());
@@ -147,7 +147,7 @@ TEST(WindowTest, LastWindowMayBeShorter) {
     std::vector<int64_t> items;
     while (auto window = accumulation.Next(loader, ItemsOf)) {
       for (const Batch& batch : *window) rank.Backward(window, batch);
-      items.push_back(window->Finish(optimizer, {}).items);
+      items.push_back(window->Finish(optimizer, 1e-3).items);
     }
     EXPECT_EQ(items, (std::vector<int64_t>{4, 10}));
   });
@@ -165,7 +165,7 @@ TEST(WindowTest, LossesThatReportOtherItemsAreRefusedOnAllRanks) {
       if (world.rank() == 1) loss.items = 7;
       window->Backward(loss);
     }
-    ExpectError(ErrorOf([&] { window->Finish(optimizer, {}); }),
+    ExpectError(ErrorOf([&] { window->Finish(optimizer, 1e-3); }),
                 {"[window.Finish]", "reported 10 items", "the counts said 6", "window_test.cc"});
     EXPECT_TRUE(optimizer.steps.empty());
     // What was accumulated is not taken into the next window.
@@ -187,11 +187,11 @@ TEST(WindowTest, EveryMicroBatchHasOneBackward) {
     ExpectError(ErrorOf([&] { window->Backward(LossSum{}); }),
                 {"[window.Backward]", "no Recording"});
     rank.Backward(window, {0, 3});
-    ExpectError(ErrorOf([&] { window->Finish(optimizer, {}); }), {"1 of 2 micro-batches"});
+    ExpectError(ErrorOf([&] { window->Finish(optimizer, 1e-3); }), {"1 of 2 micro-batches"});
     rank.Backward(window, {1, 3});
     ExpectError(ErrorOf([&] { rank.Backward(window, {1, 3}); }), {"more often", "(2)"});
-    EXPECT_EQ(ErrorOf([&] { window->Finish(optimizer, {}); }), "no error");
-    ExpectError(ErrorOf([&] { window->Finish(optimizer, {}); }), {"second time"});
+    EXPECT_EQ(ErrorOf([&] { window->Finish(optimizer, 1e-3); }), "no error");
+    ExpectError(ErrorOf([&] { window->Finish(optimizer, 1e-3); }), {"second time"});
     EXPECT_EQ(optimizer.steps.size(), 1u);
   });
 }
@@ -212,14 +212,14 @@ TEST(WindowTest, NormThatIsNotFiniteSkipsTheStepOnAllRanksAndTheNextIsRight) {
         loss.value = Scale(loss.value, factor);
         window->Backward(loss);
         const StepResult result =
-            window->Finish(optimizer, {.clip = 1.0, .non_finite = NonFinite::kSkip});
+            window->Finish(optimizer, 1e-3, {.clip = 1.0, .non_finite = NonFinite::kSkip});
         EXPECT_TRUE(result.skipped);
         EXPECT_FALSE(std::isfinite(result.grad_norm));
       }
       EXPECT_EQ(ValuesOf(rank.model, &world.group()), before);
       auto window = accumulation.Next(loader, ItemsOf);
       rank.Backward(window, {1, 3});
-      const StepResult result = window->Finish(optimizer, {.clip = 1.0});
+      const StepResult result = window->Finish(optimizer, 1e-3, {.clip = 1.0});
       EXPECT_FALSE(result.skipped);
       EXPECT_TRUE(std::isfinite(result.grad_norm));
       EXPECT_NE(ValuesOf(rank.model, &world.group()), before);
@@ -244,13 +244,13 @@ TEST(WindowTest, FailedBackwardEndsTheWindowWithAndWithoutUnits) {
         ExpectError(ErrorOf([&] { window->Backward(loss); }),
                     {"earlier backward failed", "'block0.up.weight'", "Recover()"});
       }
-      ExpectError(ErrorOf([&] { window->Finish(optimizer, {}); }),
+      ExpectError(ErrorOf([&] { window->Finish(optimizer, 1e-3); }),
                   {"'block0.up.weight' changed", "Recover()"});
       ExpectError(ErrorOf([&] { accumulation.Next(LoaderOf({{0, 3}}), ItemsOf); }), {"Recover()"});
       Recover(rank.model);
       auto next = accumulation.Next(LoaderOf({{0, 3}}), ItemsOf);
       rank.Backward(next, {0, 3});
-      EXPECT_EQ(ErrorOf([&] { next->Finish(optimizer, {}); }), "no error");
+      EXPECT_EQ(ErrorOf([&] { next->Finish(optimizer, 1e-3); }), "no error");
     });
   }
 }
@@ -286,7 +286,7 @@ TEST(WindowTest, AnyRanksGradientCountsForTheStepOfAll) {
       window->Backward({Energy(model(InputOf(world.device(), world.rank()), order)), 1});
     }
     EXPECT_EQ(model.block(1).up.weight().local_grad().defined(), world.rank() == 1);
-    window->Finish(optimizer, {.learning_rate = 0.1});
+    window->Finish(optimizer, 0.1);
     const Whole after = ValuesOf(model, &world.group());
     const std::vector<double>& was = before.at("block1.up.weight");
     const std::vector<double>& is = after.at("block1.up.weight");

@@ -25,7 +25,7 @@ TEST(WindowVerdictTest, NonFiniteGradientIsAnErrorThatNamesTheParameterAndChange
       auto loader = LoaderFor(WithInfinity(world));
       const auto refused = [&](auto window) {
         rank.RunAll(*window);
-        return ErrorText([&] { window->Finish(optimizer, {.learning_rate = 0.1}); });
+        return ErrorText([&] { window->Finish(optimizer, 0.1); });
       };
       ExpectErrorHas(stream ? refused(accumulation.Stream(loader, CountTokens))
                             : refused(accumulation.Next(loader, CountTokens)),
@@ -37,7 +37,7 @@ TEST(WindowVerdictTest, NonFiniteGradientIsAnErrorThatNamesTheParameterAndChange
       auto next =
           accumulation.Next(LoaderFor(std::vector<Tokens>{Tokens::Of(1, 1.0)}), CountTokens);
       rank.RunAll(*next);
-      next->Finish(optimizer, {.learning_rate = 0.1});
+      next->Finish(optimizer, 0.1);
       EXPECT_NEAR(rank.Value(), -0.1, 1e-15);
     });
   }
@@ -58,7 +58,7 @@ TEST(WindowVerdictTest, NonFiniteLossIsSeenThoughTheGradientIsFinite) {
           Add(loss.value, Variable(Tensor::FromHost<double>(world.device(), {{more}}, {1})));
       window->Backward(loss);
     }
-    ExpectErrorHas(ErrorText([&] { window->Finish(optimizer, {}); }), {"the loss 'lm' is nan"});
+    ExpectErrorHas(ErrorText([&] { window->Finish(optimizer, 1e-3); }), {"the loss 'lm' is nan"});
   });
 }
 
@@ -70,8 +70,7 @@ TEST(WindowVerdictTest, NonFiniteIsSkippedOrSteppedOnRequest) {
       Sgd optimizer(rank.model.parameters());
       auto window = accumulation.Next(LoaderFor(WithInfinity(world)), CountTokens);
       rank.RunAll(*window);
-      const StepResult result =
-          window->Finish(optimizer, {.learning_rate = 0.1, .non_finite = policy});
+      const StepResult result = window->Finish(optimizer, 0.1, {.non_finite = policy});
       const bool skips = policy == NonFinite::kSkip;
       EXPECT_EQ(result.skipped, skips);
       EXPECT_EQ(result.why, skips ? StepSkip::kNonFinite : StepSkip::kNone);
@@ -106,13 +105,13 @@ TEST(WindowVerdictTest, DiscardedWindowLeavesNothing) {
       window->Backward(rank.Loss(batch));
       break;
     }
-    ExpectErrorHas(ErrorText([&] { window->Finish(optimizer, {}); }), {"1 of 2 micro-batches"});
+    ExpectErrorHas(ErrorText([&] { window->Finish(optimizer, 1e-3); }), {"1 of 2 micro-batches"});
     window->Discard();
     ExpectErrorHas(ErrorText([&] { window->Discard(); }), {"finished already"});
     auto next = accumulation.Next(loader, CountTokens);
     EXPECT_EQ(next->step(), 1);
     rank.RunAll(*next);
-    next->Finish(optimizer, {.learning_rate = 0.1});
+    next->Finish(optimizer, 0.1);
     EXPECT_NEAR(rank.Value(), -0.1, 1e-15);
   });
 }
@@ -126,7 +125,7 @@ TEST(WindowVerdictTest, DiscardOnOneRankAndFinishOnTheOtherIsAnErrorOnBoth) {
         accumulation.Next(LoaderFor(std::vector<Tokens>{Tokens::Of(1, 1.0)}), CountTokens);
     rank.RunAll(*window);
     const std::string text = ErrorText(
-        [&] { world.rank() == 0 ? window->Discard() : (void)window->Finish(optimizer, {}); });
+        [&] { world.rank() == 0 ? window->Discard() : (void)window->Finish(optimizer, 1e-3); });
     EXPECT_NE(text, "no error");
   });
 }
@@ -149,7 +148,7 @@ TEST(WindowVerdictTest, LeavingAMicroBatchThatOthersFollowIsAnErrorOnAllRanks) {
         }
         rank.tape.Reset();
       } else {
-        text = ErrorText([&] { window->Finish(optimizer, {}); });
+        text = ErrorText([&] { window->Finish(optimizer, 1e-3); });
       }
     }
     if (world.rank() == 0) {

@@ -75,7 +75,7 @@ double Train(const sherd::World& world) {
       const sherd::Recording on(tape);
       window->Backward(loss(model(batch.tokens), batch.labels));
     }
-    result = window->Finish(optimizer, {.learning_rate = 0.1, .clip = 1.0});
+    result = window->Finish(optimizer, 0.1, {.clip = 1.0});
   }
   return result.loss;
 }
