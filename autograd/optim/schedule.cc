@@ -72,7 +72,7 @@ Schedule CosineSchedule(const DecayOptions& o) {
   return [o](int64_t made) {
     if (made < o.warmup) return Rise(o.highest, made, o.warmup);
     const double turn = std::numbers::pi * PartMade(made, o.warmup, o.steps);
-    return o.lowest + 0.5 * (o.highest - o.lowest) * (1.0 + std::cos(turn));
+    return o.highest - 0.5 * (o.highest - o.lowest) * (1.0 - std::cos(turn));
   };
 }
 

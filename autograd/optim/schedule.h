@@ -50,7 +50,7 @@ struct DecayOptions {
 // highest + (lowest - highest) * p, where p is the part made of the steps behind the rise: from
 // 1e-3 over 100 steps, 9e-4 after 10.
 Schedule LinearSchedule(const DecayOptions& options);
-// lowest + (highest - lowest) * (1 + cos(pi p)) / 2.
+// highest - (highest - lowest) * (1 - cos(pi p)) / 2.
 // Source: Loshchilov and Hutter 2017, "SGDR".
 Schedule CosineSchedule(const DecayOptions& options);
 
