@@ -56,6 +56,7 @@ absl::Status MetricsWriter::Write(const StepRecord& record) {
 
 std::string MetricsLine(const StepRecord& r) {
   std::string line = absl::StrCat("{\"step\": ", r.step, ", \"loss\": ", JsonNumber(r.loss));
+  if (r.z_loss) absl::StrAppend(&line, ", \"z_loss\": ", JsonNumber(*r.z_loss));
   if (r.validation_loss) {
     absl::StrAppend(&line, ", \"validation_loss\": ", JsonNumber(*r.validation_loss));
   }

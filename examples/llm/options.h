@@ -36,7 +36,8 @@ struct Options {
   double min_lr = 3e-4;
   int64_t warmup = 50;
   double weight_decay = 0.1;
-  double clip = 1.0;  // 0: no clipping
+  double clip = 1.0;    // 0: no clipping
+  double z_loss = 0.0;  // weight of a second loss, see z_loss.h; 0: none
   uint64_t seed = 1;
 
   bool f64 = false;  // train in f64 (CPU only), for proofs; otherwise f32

@@ -9,8 +9,9 @@ namespace llm {
 //
 // Figures are those of the whole run, all ranks together, except `peak_bytes`.
 struct StepRecord {
-  int64_t step = 0;   // counted from 1
-  double loss = 0.0;  // mean over the step's tokens, in nats per byte, before the update
+  int64_t step = 0;              // counted from 1
+  double loss = 0.0;             // mean over the step's tokens, in nats per byte, before the update
+  std::optional<double> z_loss;  // mean over the same tokens, without its weight
   std::optional<double> validation_loss;  // after the update, where it was measured
   double gradient_norm = 0.0;             // before clipping
   double learning_rate = 0.0;

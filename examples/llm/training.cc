@@ -11,6 +11,7 @@
 #include "llm/evaluate.h"
 #include "llm/generate.h"
 #include "llm/model.h"
+#include "llm/z_loss.h"
 #include "sherd/autograd/loss/causal_lm.h"
 #include "sherd/autograd/optim/adamw.h"
 #include "sherd/autograd/optim/schedule.h"
@@ -109,6 +110,7 @@ class Trainer {
   const sherd::Device& device_;
   const sherd::Schedule schedule_;
   const sherd::CausalLmLoss loss_{{.ignore_index = kIgnored}};
+  const ZLoss z_loss_{kIgnored};
   Llama model_;
   std::optional<sherd::AdamW> optimizer_;
   BatchLoader loader_;
@@ -140,7 +142,11 @@ sherd::StepResult Trainer::Step(sherd::Window<Batch>& window) {
     const sherd::Recording on(
         tape_, {.seed = options_.seed, .step = window.step(), .samples = batch.samples});
     const Variable logits = model_(batch.tokens);
-    window.Backward(loss_(logits, batch.labels));
+    if (options_.z_loss > 0.0) {
+      window.Backward({loss_(logits, batch.labels), z_loss_(logits, batch.labels)});
+    } else {
+      window.Backward(loss_(logits, batch.labels));
+    }
   }
   return window.Finish(*optimizer_, schedule_,
                        {.clip = options_.clip, .non_finite = sherd::NonFinite::kSkip});
@@ -154,11 +160,18 @@ std::optional<double> Trainer::Validate(int64_t step) {
 }
 
 absl::Status Trainer::Run(const std::function<absl::Status(const StepRecord&)>& on_step) {
-  sherd::Accumulation accumulation(model_, {.micro_batches = options_.micro_batches});
+  const bool two = options_.z_loss > 0.0;
+  std::vector<sherd::LossTerm> losses = {{}};
+  if (two) losses.push_back({.name = "z_loss", .weight = options_.z_loss});
+  sherd::Accumulation accumulation(
+      model_, {.micro_batches = options_.micro_batches, .losses = std::move(losses)});
+  const auto next = [&] {
+    return two ? accumulation.Next(loader_, loss_, z_loss_) : accumulation.Next(loader_, loss_);
+  };
   int64_t tokens = 0;
   const Stopwatch run;
   Stopwatch step_time;
-  while (auto window = accumulation.Next(loader_, loss_)) {
+  while (auto window = next()) {
     const sherd::StepResult step = Step(*window);
     if (absl::Status finite = CheckFinite(step); !finite.ok()) return finite;
     const double seconds = step_time.Seconds();
@@ -167,7 +180,8 @@ absl::Status Trainer::Run(const std::function<absl::Status(const StepRecord&)>& 
     if (validation_loss) result_.validation_loss = *validation_loss;
     const int64_t peak = device_.allocator().stats().total.peak_bytes;
     const StepRecord record = {.step = step.step,
-                               .loss = step.loss,
+                               .loss = step.losses[0],
+                               .z_loss = two ? std::optional(step.losses[1]) : std::nullopt,
                                .validation_loss = validation_loss,
                                .gradient_norm = step.grad_norm,
                                .learning_rate = step.learning_rate,
