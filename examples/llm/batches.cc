@@ -6,8 +6,9 @@
 
 namespace llm {
 
-Batch MakeBatch(std::span<const uint8_t> text, std::span<const int64_t> starts, int64_t rows,
-                int64_t seq, const sherd::Device& device) {
+Batch MakeBatch(std::span<const uint8_t> text, std::span<const int64_t> starts, int64_t seq,
+                const sherd::Device& device) {
+  const auto rows = static_cast<int64_t>(starts.size());
   const auto elems = static_cast<size_t>(rows * seq);
   const auto row = static_cast<size_t>(seq);
   std::vector<int64_t> tokens(elems, 0);
@@ -27,20 +28,25 @@ BatchLoader::BatchLoader(std::span<const uint8_t> text, const Options& o, int ra
       order_(static_cast<int64_t>(text.size()), o.seq, o.seed),
       device_(device),
       seq_(o.seq),
-      rows_(o.batch / (o.micro_batches * size)),
-      skip_(o.batch / o.micro_batches),
-      end_(o.steps * o.batch),
-      next_(rank * rows_) {}
+      batch_(o.batch),
+      steps_(o.steps),
+      rows_((o.batch + o.micro_batches * size - 1) / (o.micro_batches * size)),
+      mine_(data::ShareOf(data::CutMicroBatches(o.batch, rows_), rank, size)) {}
 
 std::optional<Batch> BatchLoader::operator()() {
-  if (next_ >= end_) return std::nullopt;
-  std::vector<int64_t> samples(static_cast<size_t>(rows_));
-  std::iota(samples.begin(), samples.end(), next_);
-  next_ += skip_;
+  if (step_ == steps_) return std::nullopt;
+  if (taken_ == mine_.size()) {
+    taken_ = 0;
+    ++step_;
+    return std::nullopt;
+  }
+  const data::Range range = mine_[taken_++];
+  std::vector<int64_t> samples(static_cast<size_t>(range.end - range.begin));
+  std::iota(samples.begin(), samples.end(), step_ * batch_ + range.begin);
   std::vector<int64_t> starts;
   starts.reserve(samples.size());
   for (int64_t sample : samples) starts.push_back(order_.Start(sample));
-  Batch batch = MakeBatch(text_, starts, rows_, seq_, device_);
+  Batch batch = MakeBatch(text_, starts, seq_, device_);
   batch.samples = std::move(samples);
   return batch;
 }

@@ -311,14 +311,6 @@ absl::StatusOr<Options> ParseOptions(std::span<const char* const> arguments) {
   return options;
 }
 
-absl::Status CheckBatch(const Options& o, int world_size) {
-  const int64_t parts = world_size * o.micro_batches;
-  if (o.batch % parts == 0) return absl::OkStatus();
-  return Invalid(absl::StrCat("--batch ", o.batch, " does not fit: ", world_size, " ranks x ",
-                              o.micro_batches, " micro-batches take a multiple of ", parts,
-                              ", for example ", (o.batch / parts + 1) * parts));
-}
-
 std::string HelpText(std::string_view program) {
   std::string text = absl::StrCat(
       "Trains a small language model on bytes of text, its parameters sharded over all ranks.\n\n "

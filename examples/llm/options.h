@@ -66,10 +66,6 @@ struct Options {
 //   sizes that do not go together, no --data or no --out.
 absl::StatusOr<Options> ParseOptions(std::span<const char* const> arguments);
 
-// Checks what depends on the number of ranks: every rank takes the same number of samples of every
-// micro-batch. Errors: kInvalidArgument with the numbers and the nearest batch that fits.
-absl::Status CheckBatch(const Options& options, int world_size);
-
 // The text of `--help`.
 std::string HelpText(std::string_view program);
 

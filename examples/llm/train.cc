@@ -152,9 +152,6 @@ int Main(std::span<const char* const> arguments) {
     if (launch->rank == 0) std::fputs(HelpText("sherd_train_llm").c_str(), stdout);
     return 0;
   }
-  if (absl::Status fits = CheckBatch(*options, launch->size); !fits.ok()) {
-    return Fail(*launch, fits, kUsage);
-  }
   try {
     absl::StatusOr<sherd::World> world =
         sherd::World::FromLaunch(*launch, {.threads = static_cast<int>(options->threads),

@@ -156,7 +156,7 @@ std::optional<double> Trainer::Validate(int64_t step) {
   const bool last = step == options_.steps;
   if (!last && (options_.eval_every == 0 || step % options_.eval_every != 0)) return std::nullopt;
   const std::vector<int64_t> starts = last ? result_.validation : Windows(options_.eval_windows);
-  return Evaluate(model_, world_.group(), text_.validation, starts, loader_.rows(), device_);
+  return Evaluate(model_, world_, text_.validation, starts, loader_.rows());
 }
 
 absl::Status Trainer::Run(const std::function<absl::Status(const StepRecord&)>& on_step) {
@@ -164,7 +164,7 @@ absl::Status Trainer::Run(const std::function<absl::Status(const StepRecord&)>& 
   std::vector<sherd::LossTerm> losses = {{}};
   if (two) losses.push_back({.name = "z_loss", .weight = options_.z_loss});
   sherd::Accumulation accumulation(
-      model_, {.micro_batches = options_.micro_batches, .losses = std::move(losses)});
+      model_, {.micro_batches = options_.micro_batches + 1, .losses = std::move(losses)});
   const auto next = [&] {
     return two ? accumulation.Next(loader_, loss_, z_loss_) : accumulation.Next(loader_, loss_);
   };

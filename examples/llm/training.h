@@ -29,7 +29,7 @@ struct TrainingResult {
 //
 // Calls `on_step` after each step; its error ends the run on all ranks. May be empty.
 // COLLECTIVE. Errors: kOutOfRange on all ranks when loss or gradients are no longer finite;
-// sherd::Error of the library. REQUIRES: CheckBatch(options, world.size()) is OK.
+// sherd::Error of the library.
 absl::StatusOr<TrainingResult> TrainModel(
     const Options& options, sherd::World& world, const TextData& text,
     const std::function<absl::Status(const StepRecord&)>& on_step);

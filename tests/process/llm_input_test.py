@@ -47,16 +47,6 @@ def texts(runs):
     refused(runs, ["--data", short, *small()], 1, "65 bytes", "at least 66")
 
 
-def batch(runs):
-    """A batch that ranks and micro-batches do not divide is refused before ranks meet."""
-    good = ["--data", runs.text, *small()]
-    refused(runs, good + ["--micro_batches", "5"], 2, "--batch 12 does not fit", "for example 15")
-    hand = ranks_by_hand(0, 8, free_port())
-    began = time.monotonic()
-    refused(runs, good, 2, "--batch 12 does not fit: 8 ranks x 1 micro-batches", "for example 16", **hand)
-    expect(time.monotonic() - began < 5, "it waited for ranks first")
-
-
 def said_once(runs):
     """Of several ranks only the first says what all find out."""
     hand = ranks_by_hand(1, 2, free_port())
@@ -181,5 +171,5 @@ def diverged(runs):
 
 
 if __name__ == "__main__":
-    main([flags, texts, batch, said_once, said_once_after_meeting, earlier_run, no_peers, no_first_rank,
+    main([flags, texts, said_once, said_once_after_meeting, earlier_run, no_peers, no_first_rank,
           killed_peer, killed_run, stopped_peer, diverged])

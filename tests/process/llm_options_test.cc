@@ -106,16 +106,6 @@ TEST(OptionsTest, HelpNeedsNothingElseAndShowsDefaults) {
   EXPECT_NE(help.find("samples a step, over all ranks and micro-batches [12]"), std::string::npos);
 }
 
-TEST(OptionsTest, BatchMustDivideOverRanksAndMicroBatches) {
-  Options options;
-  options.batch = 12;
-  options.micro_batches = 2;
-  EXPECT_TRUE(CheckBatch(options, 3).ok());
-  EXPECT_EQ(
-      CheckBatch(options, 4).message(),
-      "--batch 12 does not fit: 4 ranks x 2 micro-batches take a multiple of 8, for example 16");
-}
-
 TEST(OptionsTest, InnerWidthDefaultsToEightThirds) {
   Options options;
   options.dim = 128;

@@ -62,6 +62,16 @@ def difference(a, b):
     return max(abs(x["loss"] - y["loss"]) / abs(x["loss"]) for x, y in zip(a, b))
 
 
+def two_losses(runs):
+    """A second loss is logged beside the first, is trained, and does not depend on ranks."""
+    common = ["--steps", "8", "--dtype", "f64", "--z_loss", "0.1"]
+    alone = runs.train("z1", *common)[0]
+    expect(alone[-1]["z_loss"] < alone[0]["z_loss"], "z losses %s" % [r["z_loss"] for r in alone])
+    expect(abs(alone[0]["z_loss"] - math.log(256) ** 2) < 2, "the first is %s" % alone[0]["z_loss"])
+    without = runs.train("z0", "--steps", "8", "--dtype", "f64")[0]
+    expect("z_loss" not in without[0] and without[-1]["loss"] != alone[-1]["loss"], "the weight does not matter")
+
+
 def losses_agree(dtype, name, launcher, tools, *flags):
     """A check that a launch has the losses of a plain process."""
     common = ["--dtype", dtype, "--dropout", "0.1", "--steps", str(STEPS)]
@@ -91,4 +101,8 @@ if __name__ == "__main__":
         agreements.append(losses_agree(kind, "torchrun with 2 processes", torchrun(2), ["torchrun"]))
         agreements.append(losses_agree(kind, "mpirun -np 2 with 3 micro-batches and everything kept", mpirun(2),
                                        ["mpirun"], "--micro_batches", "3", "--checkpoint", "off", "--reshard", "off"))
-    main([whole_run, repeats] + agreements)
+        # 6 micro-batches for 4 ranks, 4 for 5: some ranks have fewer, one has none.
+        agreements.append(losses_agree(kind, "mpirun -np 4 with uneven micro-batches", mpirun(4), ["mpirun"],
+                                       "--micro_batches", "2"))
+        agreements.append(losses_agree(kind, "mpirun -np 5 with an idle rank", mpirun(5), ["mpirun"]))
+    main([whole_run, repeats, two_losses] + agreements)
