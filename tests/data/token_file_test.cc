@@ -113,7 +113,7 @@ TEST(TokenFileTest, IndexesThatContradictAreRefused) {
   EXPECT_PRED2(Contains, error(Index(4, {3}, {0}, {0, 2})), "document bound 1 at sequence 2 of 1");
   EXPECT_PRED2(Contains, error(Index(4, {3}, {0}, {0})), "document bound 0 at sequence 0 of 1");
   std::string huge = good;
-  huge.replace(18, 8, Bytes(UINT64_MAX / 12 + 1, 8));
+  huge.replace(18, 8, Bytes((uint64_t{1} << 62) + 2, 8));  // twelve of which wrap around
   EXPECT_PRED2(Contains, error(huge), "cannot hold");
   EXPECT_EQ(TokenFile::Open(WriteFile("y.bin", bin), 9, TokenFormat::kMegatron).status().code(),
             absl::StatusCode::kNotFound);
