@@ -133,6 +133,9 @@ void RegionNotes::OpenScope(ScopeObserver& observer, bool is_always_live) {
       std::find(open_scopes_.begin(), open_scopes_.end(), &observer) != open_scopes_.end();
   if (gathering != nullptr && !inside_itself && gatherings++ == 0) first_gathering = gathering;
   open_scopes_.push_back(&observer);
+  if (std::find(observers.begin(), observers.end(), &observer) == observers.end()) {
+    observers.push_back(&observer);
+  }
 }
 
 void RegionNotes::CloseScope() { open_scopes_.pop_back(); }

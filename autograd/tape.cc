@@ -84,6 +84,7 @@ void TapeImpl::Reset() {
   entries.clear();
   DestroyNodes();
   scopes.clear();
+  regions.clear();
   open_scopes.clear();
   ops = 0;
   home = MakeRef<Home>(home->description);
@@ -165,12 +166,14 @@ void Tape::Backward(std::span<const Variable> roots, std::span<const Tensor> see
     }
     idents.push_back(root.ident());
   }
-  struct Walking {
+  struct Restore {
     bool& flag;
-    explicit Walking(bool& f) : flag(f) { flag = true; }
-    ~Walking() { flag = false; }
+    const bool before;
+    explicit Restore(bool& f) : flag(f), before(f) {}
+    ~Restore() { flag = before; }
   };
-  const Walking walking(impl_->walking);
+  const Restore walking(impl_->walking), scaled(CurrentThread().scaled);
+  impl_->walking = true;
   std::unique_ptr<internal::GradTable> table = std::move(impl_->spare_table);
   if (table == nullptr) table = std::make_unique<internal::GradTable>();
   const internal::RecorderGuard off(nullptr);

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,6 +32,10 @@ class ScopeObserver {
   // The whole backward in which calls of this observer were left has ended: once, however many
   // calls, also of calls that ran again for a checkpoint. Not after a failure.
   virtual void BackwardEnded() {}
+  // What the seeds of a backward that will enter a call of this observer are multiplied by; none:
+  // it has no say. Asked before anything runs, and not in a backward run by a hook of one that was
+  // scaled. Those that have a say agree, or the backward is refused. May throw, to refuse it too.
+  virtual std::optional<double> SeedFactor() { return std::nullopt; }
 
  protected:
   ~ScopeObserver() = default;
@@ -67,13 +72,14 @@ class Tape {
   // Saved values are given up as soon as they were read, unless they are retained. Runs with
   // recording off. With several roots the sum of all products is added; a root may depend on
   // another one, or be given twice. A seed is also how a gradient computed elsewhere is fed in.
+  // Observers of calls may scale all seeds, each once: see ScopeObserver::SeedFactor.
   // Shapes: root has one element; each seed has its root's shape, dtype and device.
   // Ownership: seeds are read, never written or kept.
   // Errors: kFailedPrecondition inside an open scope of this tape (naming the module) or a hook of
-  //   its backward, for a root of another tape, for an op whose saved values are gone (naming it
-  //   and its module), or if a parameter changed since the forward; sherd::Error of an op or a
-  //   hook, with its module path. After an error nothing is left on its way; sums that already
-  //   reached parameters stay.
+  //   its backward, if two observers would scale the seeds differently, for a root of another tape,
+  //   for an op whose saved values are gone (naming it and its module), or if a parameter changed
+  //   since the forward; sherd::Error of an op or a hook, with its module path. After an error
+  //   nothing is left on its way; sums that already reached parameters stay.
   void Backward(const Variable& root, double seed = 1.0, BackwardOptions options = {},
                 CallSite site = CallSite::Here());
   void Backward(std::span<const Variable> roots, std::span<const Tensor> seeds,

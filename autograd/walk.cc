@@ -70,9 +70,45 @@ void Walk::MarkScopes() {
   }
 }
 
+double Walk::SeedFactor(bool& any) const {
+  double factor = 1.0;
+  const Module* from = nullptr;
+  const auto ask = [&](ScopeObserver& observer, const Module* module) {
+    const std::optional<double> said = observer.SeedFactor();
+    if (!said.has_value()) return;
+    if (any && factor != *said) {
+      ThrowFailedPrecondition(
+          absl::StrCat("the calls of one backward would scale its seeds differently: ",
+                       PathOf(from), " by ", factor, ", ", PathOf(module), " by ", *said),
+          {.op = "backward"});
+    }
+    any = true;
+    factor = *said;
+    from = module;
+  };
+  for (const Scope& scope : tape_.scopes) {
+    if (scope.mark == mark_) ask(*scope.observer, scope.module);
+  }
+  for (const ObservedRegion& region : tape_.regions) {
+    if (region.node->mark != mark_) continue;
+    for (ScopeObserver* observer : region.observers) ask(*observer, region.node->module);
+  }
+  return factor;
+}
+
 void Walk::Run(std::span<const Ref<Ident>> roots, std::span<const Tensor> seeds) {
   Mark(roots);
-  for (size_t i = 0; i < roots.size(); ++i) table_.Accumulate(*roots[i], seeds[i]);
+  // Recomputes, and backwards that hooks run, get gradients that are scaled already.
+  bool& scaled = CurrentThread().scaled;
+  const double factor = tape_.owner != nullptr && !scaled ? SeedFactor(scaled) : 1.0;
+  for (size_t i = 0; i < roots.size(); ++i) {
+    Tensor seed = seeds[i];
+    if (factor != 1.0) {
+      seed = Tensor::Empty(seed.device(), seed.dtype(), seed.shape());
+      kernels::Scale(seeds[i], factor, seed);
+    }
+    table_.Accumulate(*roots[i], std::move(seed));
+  }
   absl::InlinedVector<ScopeObserver*, 16> entered;
   try {
     for (size_t k = tape_.entries.size(); k-- > 0;) {

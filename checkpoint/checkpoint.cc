@@ -285,6 +285,7 @@ void RunCheckpointed(const CallContext& call, CheckpointState& state) {
   if (!born.empty()) node.device = born[0].value().device();
   node.always_live = always_live;
   node.module = call.module() != nullptr ? call.module() : thread.frame->module;
+  if (!notes.observers.empty()) outer->tape->regions.push_back({&node, notes.observers});
   std::move(inputs.begin(), inputs.end(), node.inputs.begin());
   std::move(reads.begin(), reads.end(), node.reads.begin());
   for (Ref<Ident>& output : node.outputs) output = outer->tape->NewIdent(outer->home);

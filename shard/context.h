@@ -16,6 +16,7 @@
 #include "sherd/shard/announcer.h"
 #include "sherd/shard/axes.h"
 #include "sherd/shard/prefetch.h"
+#include "sherd/shard/scale.h"
 #include "sherd/shard/stage.h"
 
 namespace sherd {
@@ -71,6 +72,8 @@ class ShardContext {
   Prefetcher& prefetcher() { return prefetcher_; }
   // For micro-batches that only some ranks have.
   Announcer& announcer() { return announcer_; }
+  // Who divides what the units sum.
+  ScaleOwner& scale() { return scale_; }
 
   // Writes what the units do to `log` from now on; null: nothing, at the cost of a branch. A
   // failure then also reports the flight record to the mesh's log sink. Ownership: `log` outlives
@@ -138,6 +141,7 @@ class ShardContext {
   std::unique_ptr<Stream> reduce_stream_;
   Prefetcher prefetcher_;
   Announcer announcer_;
+  ScaleOwner scale_{*this};
   struct Reduction {
     Work work;
     Unit* whole = nullptr;  // whose gradients are whole after it

@@ -11,6 +11,7 @@
 #include "sherd/autograd/module.h"
 #include "sherd/runtime/comm/mesh.h"
 #include "sherd/shard/context.h"
+#include "sherd/shard/scale.h"
 #include "sherd/shard/stage.h"
 #include "sherd/shard/unit.h"
 
@@ -48,6 +49,9 @@ struct FullyShardOptions {
   std::function<int64_t(const Parameter&)> granule = {};
   // Parameters this call leaves alone: not cut, not reduced, the caller's.
   std::vector<Parameter> ignored = {};
+  // Who divides the gradients; see scale.h. Read from the root: units inside say kAuto or the same,
+  // or a backward and an Accumulation are refused.
+  ScaleBy scale = ScaleBy::kAuto;
 };
 
 namespace internal {

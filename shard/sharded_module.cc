@@ -252,6 +252,28 @@ void ShardedModule::BackwardEnded() {
   }
 }
 
+const ShardedModule& ShardedModule::root() const {
+  const ShardedModule* root = this;
+  while (root->parent_ != nullptr) root = root->parent_;
+  return *root;
+}
+
+ScaleBy ShardedModule::scale() const {
+  constexpr const char* kNames[] = {"kAuto", "kWindow", "kUnitDivisor", "kCaller"};
+  const ScaleBy wanted = root().options_.scale;
+  if (options_.scale == ScaleBy::kAuto || options_.scale == wanted) return wanted;
+  ThrowInvalidArgument(
+      absl::StrCat("unit '", unit_->name(),
+                   "' says scale = ", kNames[static_cast<size_t>(options_.scale)], ", and '",
+                   root().unit_->name(), "' around it ", kNames[static_cast<size_t>(wanted)],
+                   ": the outermost says it for all"),
+      {.op = "scale"});
+}
+
+std::optional<double> ShardedModule::SeedFactor() {
+  return context_->scale().SeedFactor(root().unit(), scale());
+}
+
 void ShardedModule::Report(LogLevel level, std::string_view text) {
   if (context_->log()) context_->log()({level, context_->rank(), text});
 }

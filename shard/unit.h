@@ -64,6 +64,7 @@ enum class GradientSync : uint8_t {
 // backward call it directly, in this order for each call of the module:
 //   EnterForward, (read full(i)), ExitForward; later BeginBackward, (write TakeGradient(i)),
 //   EndBackward.
+// Its reductions sum, and nobody here divides: that is the caller's, see scale.h.
 // Calls nest and repeat; a unit counts its open scopes, forward and backward, and reshards or
 // reduces when the count returns to zero.
 //
@@ -88,6 +89,7 @@ class Unit final : public StorageOwner {
   const UnitAxes& axes() const { return axes_; }
   const std::shared_ptr<ShardContext>& context() const { return context_; }
   int parameters() const { return static_cast<int>(parameters_.size()); }
+  const std::string& parameter_name(int i) const { return parameters_[At(i)].name; }
 
   // The whole parameter, as a view that is resident while the unit is gathered; in the dtype of the
   // compute.

@@ -66,11 +66,16 @@ void CheckParameters(const Module& model) {
 
 }  // namespace
 
-Accumulation::Accumulation(Module& model, AccumulationOptions options) {
+Accumulation::Accumulation(Module& model, AccumulationOptions options, CallSite site) {
   CheckOptions(options);
+  std::shared_ptr<ShardContext> context = ContextOf(model);
+  if (context != nullptr && context->size() > 1) CheckParameters(model);
   shared_ = std::make_shared<internal::AccumulationState>(
-      internal::AccumulationState{model, std::move(options), ContextOf(model), UnitsOf(model)});
-  if (shared_->ranks() > 1) CheckParameters(model);
+      internal::AccumulationState{.model = model,
+                                  .options = std::move(options),
+                                  .context = std::move(context),
+                                  .units = UnitsOf(model),
+                                  .scale = std::make_unique<WindowScale>(model, site)});
 }
 
 Divisor Accumulation::CountedDivisor(size_t k) const {

@@ -206,9 +206,13 @@ class Accumulation {
  public:
   // Errors: kInvalidArgument for micro_batches < 1; for no losses, a weight or a given divisor that
   //   is not positive; for an optimizer in backward beside a scaler or kCaller; or if several ranks
-  //   train a parameter that is in no unit, whose gradient nobody would sum. REQUIRES: the model is
-  //   sharded already, and outlives this object.
-  explicit Accumulation(Module& model, AccumulationOptions options = {});
+  //   train a parameter that is in no unit, whose gradient nobody would sum; those of WindowScale:
+  //   windows and nobody else divide the gradients of the model while this object or one of its
+  //   windows lives. REQUIRES: the model is sharded already, and outlives this object.
+  explicit Accumulation(Module& model, AccumulationOptions options = {},
+                        CallSite site = CallSite::Here());
+  Accumulation(const Accumulation&) = delete;
+  Accumulation& operator=(const Accumulation&) = delete;
 
   // Takes up to micro_batches batches from `loader`, a callable that returns std::optional of a
   // batch, and agrees with the other ranks on what they hold. `counts`, one for each loss that is

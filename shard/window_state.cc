@@ -304,6 +304,7 @@ void WindowState::Backward(std::span<const LossSum> losses, CallSite site) {
     std::vector<Tensor> seeds;
     Seed(losses, roots, seeds);
     if (roots.empty()) ThrowInvalidArgument("no loss of the micro-batch has a value", what);
+    const WindowScale::Backward inside(*shared_->scale);
     tape->Backward(roots, seeds, {}, site);
     if (several_ranks()) shared_->context->announcer().End();
   } catch (const std::exception& error) {

@@ -11,6 +11,7 @@
 #include "sherd/runtime/base/call_site.h"
 #include "sherd/shard/context.h"
 #include "sherd/shard/loss_terms.h"
+#include "sherd/shard/scale.h"
 #include "sherd/shard/window_options.h"
 
 namespace sherd::internal {
@@ -26,6 +27,7 @@ struct AccumulationState {
   const Units units;
   int64_t steps = 0;       // optimizer steps made
   bool described = false;  // the effective batch was logged
+  std::unique_ptr<WindowScale> scale = nullptr;
 
   int ranks() const { return context != nullptr ? context->size() : 1; }
   int rank() const { return context != nullptr ? context->rank() : 0; }

@@ -39,7 +39,8 @@ struct Recorder {
 struct ThreadState {
   Recorder* recorder = nullptr;
   CallFrame* frame = nullptr;
-  int ops = 0;  // ops that are running: what is read meanwhile is read by them
+  int ops = 0;          // ops that are running: what is read meanwhile is read by them
+  bool scaled = false;  // a backward runs whose observers have had their say on its seeds
 };
 ThreadState& CurrentThread();
 

@@ -131,6 +131,7 @@ class RegionNotes {
   int64_t recorded = 0;    // ops that want a gradient, those of nested regions included
   int64_t gatherings = 0;  // calls with a GatheringScope
   GatheringScope* first_gathering = nullptr;  // that of the first of them
+  std::vector<ScopeObserver*> observers;      // of the calls inside, each once
   bool always_live = false;  // one of the calls matters to a backward whatever it computes
 
  private:

@@ -45,6 +45,13 @@ struct Scope {
   int64_t close = -1;        // entry index of the closing bracket
 };
 
+// A region's node and who observes the calls inside, which its backward records and enters. Its
+// node keeps them until it is consumed.
+struct ObservedRegion {
+  const Node* node;
+  std::span<ScopeObserver* const> observers;
+};
+
 enum class EntryKind : uint8_t { kNode, kOpen, kClose };
 struct Entry {
   EntryKind kind;
@@ -82,6 +89,7 @@ class TapeImpl {
   std::vector<Entry> entries;
   std::vector<Node*> nodes;
   std::vector<Scope> scopes;
+  std::vector<ObservedRegion> regions;
   std::vector<int64_t> open_scopes;
   int64_t ops = 0;       // those inside checkpointed regions too
   bool walking = false;  // a backward runs
@@ -99,7 +107,8 @@ class Walk {
   Walk(TapeImpl& tape, GradTable& table, Recorder& level, bool retain)
       : tape_(tape), table_(table), level_(level), retain_(retain) {}
 
-  // Adds the seeds, then walks. Errors: see Tape::Backward; entered scopes are abandoned.
+  // Adds the seeds, scaled as observers say, then walks. Errors: see Tape::Backward; entered scopes
+  // are abandoned.
   void Run(std::span<const Ref<Ident>> roots, std::span<const Tensor> seeds);
 
   TapeImpl& tape() { return tape_; }
@@ -116,6 +125,8 @@ class Walk {
   };
   void Mark(std::span<const Ref<Ident>> roots);
   void MarkScopes();
+  // What the observers of the marked calls multiply the seeds by, and whether `any` has a say.
+  double SeedFactor(bool& any) const;
   void RunNode(Node& node);
   void CheckVersions(const Node& node) const;
   void Await(const Node& node, size_t k);

@@ -38,7 +38,9 @@ int main() {
     AddHooks(layer, {.before_forward = [&](const Module&) { ++forwards; },
                      .after_backward = [&](const Module&) { ++backwards; }});
     if (order == 1 || order == 3) Checkpoint(layer, {.early_stop = order > 2});
-    if (sharded) FullyShard(layer, world.mesh(), {.reshard_after_forward = true});
+    if (sharded)
+      FullyShard(layer, world.mesh(),
+                 {.reshard_after_forward = true, .scale = ScaleBy::kCaller});  // sums, not means
     if (order == 2 || order == 4) Checkpoint(layer, {.early_stop = order > 2});
     for (Module* m : {&layer, &plain}) Initialize(*m, world.device(), /*seed=*/1);
     const int inputs = sharded ? calls : calls * world.size();

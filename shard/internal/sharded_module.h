@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,12 +29,15 @@ class ShardedModule final : public Interceptor,
                 std::shared_ptr<ShardContext> context, const FullyShardOptions& options);
   ~ShardedModule() override;
 
-  Unit& unit() { return *unit_; }
+  Unit& unit() const { return *unit_; }
   const std::vector<Module*>& modules() const { return modules_; }
   const std::shared_ptr<ShardContext>& context() const { return context_; }
   FullyShardOptions& options() { return options_; }
   void set_parent(ShardedModule* parent) { parent_ = parent; }
   ShardedModule* parent() const { return parent_; }
+  const ShardedModule& root() const;
+  // Who divides, as the root says. Errors: kInvalidArgument if this one says other than its root.
+  ScaleBy scale() const;
 
   // Errors: kFailedPrecondition after a failure, or for a parameter without values, naming it.
   void CheckUsable() const;
@@ -58,6 +62,7 @@ class ShardedModule final : public Interceptor,
   void BackwardExit() override;
   void BackwardAbandon() noexcept override;
   void BackwardEnded() override;
+  std::optional<double> SeedFactor() override;
 
   void Report(LogLevel level, std::string_view text) override;
   bool TakeFirst() override { return std::exchange(first_report_, false); }

@@ -24,10 +24,10 @@ void Wrap(ShardModel& model, const Mesh& mesh, Order order, bool early_stop) {
   const CheckpointOptions options{.early_stop = early_stop};
   for (auto& block : model.blocks) {
     if (order == Order::kInside || order == Order::kTwice) Checkpoint(*block, options);
-    FullyShard(*block, mesh);
+    FullyShard(*block, mesh, Sums());
     if (order == Order::kOutside || order == Order::kTwice) Checkpoint(*block, options);
   }
-  FullyShard(model, mesh);
+  FullyShard(model, mesh, Sums());
 }
 
 struct Counts {
@@ -186,7 +186,7 @@ TEST(Loss, OfACachedIntermediateGivesRightGradients) {
     for (bool reshard : {true, false}) {
       RunRanks(ranks, [&](World& world) {
         Caching model;
-        FullyShard(model, world.mesh(), {.reshard_after_forward = reshard});
+        FullyShard(model, world.mesh(), Sums({.reshard_after_forward = reshard}));
         Initialize(model, world.device(), 1);
         Tape tape;
         const Recording on(tape);
@@ -264,7 +264,7 @@ TEST(Tied, AWeightOfTwoBlocksGetsBothContributionsOfEveryCall) {
           Checkpoint(model.first);
           Checkpoint(model.second);
         }
-        FullyShard(model, world.mesh(), {.reshard_after_forward = true});
+        FullyShard(model, world.mesh(), Sums({.reshard_after_forward = true}));
         if (order == Order::kOutside || order == Order::kTwice) Checkpoint(model);
         Initialize(model, world.device(), 1);
         Tape tape;

@@ -56,7 +56,7 @@ TEST(Broadcast, EveryRankHasItsPiecesWhateverTheBuffer) {
     RunRanks(ranks, [](World& world) {
       for (int64_t buffer_bytes : {int64_t{1}, int64_t{24}, int64_t{4} << 20}) {
         ShardModel model;
-        ShardAll(model, world.mesh());
+        ShardAll(model, world.mesh(), Sums());
         Initialize(model, world.device(), 1);
         BroadcastFromRankZero(model, world.group(), Source(), {.buffer_bytes = buffer_bytes});
         const Whole got = ValuesOf(model, &world.group());
@@ -70,7 +70,7 @@ TEST(Broadcast, EveryRankHasItsPiecesWhateverTheBuffer) {
 TEST(Broadcast, PaddingIsNotTouched) {
   RunRanks(4, [](World& world) {
     ShardModel model;
-    ShardAll(model, world.mesh());
+    ShardAll(model, world.mesh(), Sums());
     BroadcastFromRankZero(model, world.group(), Source());
     std::map<const Storage*, double> rest;
     std::map<const Storage*, int64_t> places;
@@ -109,7 +109,7 @@ TEST(Broadcast, UnitsSeeTheNewValuesAndOldForwardsAreRefused) {
         kernels::Copy(TensorOf<double>(plain_device, ValuesFor(p), {p.numel()}), p.MutableLocal());
       }
       ShardModel model;
-      ShardAll(model, world.mesh(), {.reshard_after_forward = false});
+      ShardAll(model, world.mesh(), Sums({.reshard_after_forward = false}));
       Initialize(model, world.device(), 1);
       Tape tape;
       const Recording on(tape);
@@ -149,7 +149,7 @@ TEST(Broadcast, EveryStageSeesTheValues) {
                         p.MutableLocal());
         }
         ShardModel model(2);
-        ShardAll(model, world.MakeMesh(shard_size), {.stage = stage});
+        ShardAll(model, world.MakeMesh(shard_size), Sums({.stage = stage}));
         Initialize(model, world.device(), 1);
         const auto run = [&] { return model(InputOf(world.device(), 0), {0, 1}).value(); };
         run();
@@ -165,7 +165,7 @@ TEST(Broadcast, EveryStageSeesTheValues) {
 TEST(Broadcast, TheSourceIsAskedOnRankZeroAloneTwiceForEach) {
   RunRanks(2, [](World& world) {
     ShardModel model(1);
-    ShardAll(model, world.mesh());
+    ShardAll(model, world.mesh(), Sums());
     std::vector<std::string> asked;
     BroadcastFromRankZero(model, world.group(), [&](const Parameter& p) {
       asked.push_back(p.name());
@@ -182,7 +182,7 @@ TEST(Broadcast, TheSourceIsAskedOnRankZeroAloneTwiceForEach) {
 TEST(Broadcast, ValuesOfAnyStrides) {
   RunRanks(2, [](World& world) {
     ShardModel model(1);
-    ShardAll(model, world.mesh());
+    ShardAll(model, world.mesh(), Sums());
     BroadcastFromRankZero(model, world.group(), [](const Parameter& p) {
       if (p.shape().rank() != 2) return Source()(p);
       const int64_t rows = p.shape()[0], columns = p.shape()[1];
@@ -204,7 +204,7 @@ std::map<int, std::string> Failure(int ranks, const ValueSource& source) {
   Texts texts;
   RunRanks(ranks, [&](World& world) {
     ShardModel model(1);
-    ShardAll(model, world.mesh());
+    ShardAll(model, world.mesh(), Sums());
     Initialize(model, world.device(), 1);
     const Whole before = ValuesOf(model, &world.group());
     try {
@@ -267,7 +267,7 @@ TEST(Broadcast, AValueThatIsWorseTheSecondTimeEndsAllRanks) {
   Texts texts;
   const auto body = [&](World& world) {
     ShardModel model(1);
-    ShardAll(model, world.mesh());
+    ShardAll(model, world.mesh(), Sums());
     int asked = 0;
     try {
       BroadcastFromRankZero(model, world.group(), [&](const Parameter& p) {
@@ -327,7 +327,7 @@ TEST(Broadcast, MemoryIsThePiecesAndTheBuffer) {
   };
   RunRanks(4, [](World& world) {
     Wide model;
-    FullyShard(model, world.mesh());
+    FullyShard(model, world.mesh(), Sums());
     CachingAllocator& allocator = world.device().allocator();
     const int64_t before = allocator.stats().total.current_bytes;
     allocator.ResetPeaks();

@@ -74,7 +74,7 @@ TEST(CheckpointOrder, InsideOneCallGathersTwiceAndReducesOnce) {
         ranks,
         [](ShardModel& m, const Mesh& mesh) {
           for (auto& block : m.blocks) Checkpoint(*block);
-          ShardAll(m, mesh);
+          ShardAll(m, mesh, Sums());
         },
         [](ShardModel& m, int) {
           for (auto& block : m.blocks) EXPECT_EQ(CountsOf(*block), (Counts{2, 1}));
@@ -90,7 +90,7 @@ TEST(CheckpointOrder, AroundOneCallCostsTheSame) {
     Step(
         ranks,
         [](ShardModel& m, const Mesh& mesh) {
-          ShardAll(m, mesh);
+          ShardAll(m, mesh, Sums());
           for (auto& block : m.blocks) {
             Checkpoint(*block, {.policy = KeepMatmuls(), .wrong_order = WrongOrder::kError});
           }
@@ -109,8 +109,8 @@ TEST(CheckpointOrder, AroundSeveralGathersThreeTimesAndSaysSoOnce) {
     Step(
         ranks,
         [](ShardModel& m, const Mesh& mesh) {
-          for (auto& block : m.blocks) FullyShard(*block, mesh);
-          FullyShard(m, mesh);
+          for (auto& block : m.blocks) FullyShard(*block, mesh, Sums());
+          FullyShard(m, mesh, Sums());
           Checkpoint(m);
         },
         [](ShardModel& m, int) {
@@ -124,7 +124,7 @@ TEST(CheckpointOrder, AroundSeveralGathersThreeTimesAndSaysSoOnce) {
     ASSERT_EQ(lines.all.size(), static_cast<size_t>(ranks)) << "each rank once";
     EXPECT_TRUE(
         Contains(lines.all[0], "the checkpointed call of the root module is around 4 calls"));
-    EXPECT_TRUE(Contains(lines.all[0], "FullyShard(Checkpoint(block), mesh)"));
+    EXPECT_TRUE(Contains(lines.all[0], "FullyShard(Checkpoint(block), mesh, Sums())"));
   }
 }
 
@@ -138,7 +138,7 @@ TEST(CheckpointOrder, WarnsOnceHoweverManySteps) {
         1,
         [&](World& world) {
           ShardModel model;
-          ShardAll(model, world.mesh());
+          ShardAll(model, world.mesh(), Sums());
           CheckpointOptions checkpoint;
           if (own) checkpoint.log = own_lines.Sink();
           Checkpoint(model, checkpoint);
@@ -164,7 +164,7 @@ TEST(CheckpointOrder, FunctionAroundSeveralCallsWarnsOncePerUnit) {
       1,
       [&](World& world) {
         ShardModel model;
-        ShardAll(model, world.mesh());
+        ShardAll(model, world.mesh(), Sums());
         Initialize(model, world.device(), 1);
         Tape tape;
         ShardModel* m = &model;
@@ -189,7 +189,7 @@ TEST(CheckpointOrder, AllowedOneSaysNothing) {
   Step(
       1,
       [](ShardModel& m, const Mesh& mesh) {
-        ShardAll(m, mesh);
+        ShardAll(m, mesh, Sums());
         Checkpoint(m, {.wrong_order = WrongOrder::kAllow});
       },
       [](ShardModel& m, int) {
@@ -204,7 +204,7 @@ TEST(CheckpointOrder, RefusedInTheFirstPassBeforeAnythingIsLost) {
     for (bool nested : {false, true}) {
       RunRanks(ranks, [&](World& world) {
         ShardModel model;
-        ShardAll(model, world.mesh());
+        ShardAll(model, world.mesh(), Sums());
         Checkpoint(model, {.wrong_order = WrongOrder::kError});
         if (nested) Checkpoint(model, {.wrong_order = WrongOrder::kAllow});
         Initialize(model, world.device(), 1);
@@ -247,7 +247,7 @@ TEST(CheckpointOrder, ModuleThatCallsItselfIsOneUnitsCall) {
   };
   RunRanks(1, [&](World& world) {
     Twice model;
-    FullyShard(model, world.mesh(), {.reshard_after_forward = true});
+    FullyShard(model, world.mesh(), Sums({.reshard_after_forward = true}));
     Initialize(model, world.device(), 1);
     Twice* m = &model;
     Tape tape;
@@ -264,7 +264,7 @@ TEST(CheckpointOrder, ModuleThatCallsItselfIsOneUnitsCall) {
 TEST(CheckpointOrder, HooksOfModulesAreNoUnits) {
   RunRanks(1, [&](World& world) {
     ShardModel model;
-    ShardAll(model, world.mesh());
+    ShardAll(model, world.mesh(), Sums());
     int64_t calls = 0;
     const ModuleHooks hooks{.before_forward = [&](const Module&) { ++calls; }};
     AddHooks(model.block(0).up, hooks);

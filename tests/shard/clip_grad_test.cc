@@ -88,7 +88,7 @@ TEST(ClipGradNormTest, CountsEveryElementOnceOverUnits) {
     RunRanks(ranks, [](World& world) {
       ShardModel model;
       model.block(2).up.weight().set_requires_grad(false);
-      ShardAll(model, world.mesh());
+      ShardAll(model, world.mesh(), Sums());
       Initialize(model, world.device(), 1);
       PoisonFreeMemory(world.device());
       Tape tape;
@@ -107,8 +107,8 @@ TEST(ClipGradNormTest, CountsTiedWeightsOnceAndEmptyPiecesNothing) {
     SCOPED_TRACE(ranks);
     RunRanks(ranks, [](World& world) {
       TiedModel model;
-      FullyShard(model.scalar, world.mesh());
-      FullyShard(model, world.mesh());
+      FullyShard(model.scalar, world.mesh(), Sums());
+      FullyShard(model, world.mesh(), Sums());
       Initialize(model, world.device(), 1);
       Tape tape;
       {
@@ -125,7 +125,7 @@ TEST(ClipGradNormTest, CountsWhatAllRanksHoldOnce) {
     SCOPED_TRACE(ranks);
     RunRanks(ranks, [](World& world) {
       ShardModel model(2);
-      FullyShard(model.block(0), world.mesh());
+      FullyShard(model.block(0), world.mesh(), Sums());
       Initialize(model, world.device(), 1);
       Tape tape;
       {
@@ -144,8 +144,8 @@ TEST(ClipGradNormTest, CountsOneOfSeveralCopies) {
       RunRanks(4, [&](World& world) {
         const Mesh mesh = world.MakeMesh(world.size() / copies);
         ShardModel model(2);
-        for (auto& block : model.blocks) FullyShard(*block, mesh, {.stage = stage});
-        FullyShard(model, mesh, {.stage = stage});
+        for (auto& block : model.blocks) FullyShard(*block, mesh, Sums({.stage = stage}));
+        FullyShard(model, mesh, Sums({.stage = stage}));
         Initialize(model, world.device(), 1);
         Tape tape;
         {
@@ -161,7 +161,7 @@ TEST(ClipGradNormTest, CountsOneOfSeveralCopies) {
 TEST(ClipGradNormTest, FinishesWhatABackwardHasLeft) {
   RunRanks(2, [](World& world) {
     ShardModel model(1);
-    ShardAll(model, world.mesh());
+    ShardAll(model, world.mesh(), Sums());
     Initialize(model, world.device(), 1);
     for (Unit* unit : UnitsOf(model)) unit->SetSync(GradientSync::kNone);
     Tape tape;
@@ -179,7 +179,7 @@ TEST(ClipGradNormTest, FinishesWhatABackwardHasLeft) {
 TEST(ClipGradNormTest, CountsWhatOnlyOtherRanksUsed) {
   RunRanks(2, [](World& world) {
     ShardModel model(2);
-    FullyShard(model, world.mesh());
+    FullyShard(model, world.mesh(), Sums());
     Initialize(model, world.device(), 1);
     Tape tape;
     {
@@ -210,7 +210,7 @@ TEST(ClipGradNormTest, ANormThatIsNotFiniteScalesNothing) {
     for (NormType type : kTypes) {
       RunRanks(3, [&](World& world) {
         ShardModel model(1);
-        ShardAll(model, world.mesh());
+        ShardAll(model, world.mesh(), Sums());
         Initialize(model, world.device(), 1);
         Tape tape;
         {
@@ -240,7 +240,7 @@ TEST(ClipGradNormTest, SendsOneSmallMessage) {
         3,
         [&](World& world) {
           ShardModel model(1);
-          ShardAll(model, world.mesh());
+          ShardAll(model, world.mesh(), Sums());
           EXPECT_EQ(ClipGradNorm(model, 1.0, {.norm_type = type}), 0.0);
         },
         options);

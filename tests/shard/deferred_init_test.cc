@@ -47,9 +47,9 @@ class DeferredModel : public Module {
 
 void Shard(DeferredModel& model, const Mesh& mesh) {
   // The first two are units of their own, the root takes the rest in four dtypes.
-  FullyShard(*model.parts[0], mesh);
-  FullyShard(*model.parts[1], mesh);
-  FullyShard(model, mesh);
+  FullyShard(*model.parts[0], mesh, Sums());
+  FullyShard(*model.parts[1], mesh, Sums());
+  FullyShard(model, mesh, Sums());
 }
 
 std::string BytesOf(const Tensor& x) {
@@ -149,7 +149,7 @@ TEST(DeferredInit, EveryStageAndPrecisionOwnsBitsOfTheWholeInitialisation) {
     for (const MixedPrecision& precision : {MixedPrecision{}, kBf16}) {
       RunRanks(4, [&](World& world) {
         DeferredModel model;
-        FullyShard(model, world.MakeMesh(2), {.stage = stage, .precision = precision});
+        FullyShard(model, world.MakeMesh(2), Sums({.stage = stage, .precision = precision}));
         Initialize(model, world.device(), 5);
         for (const Parameter& p : model.parameters()) {
           EXPECT_EQ(p.local().dtype(), p.dtype());

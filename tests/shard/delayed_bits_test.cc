@@ -38,13 +38,13 @@ struct Left {
 Left TrainOn(World& world, const Case& c) {
   ShardModel model;
   const FullyShardOptions options{.prefetch = c.prefetch, .stage = c.stage};
-  FullyShard(model.block(0), world.mesh(), options);
+  FullyShard(model.block(0), world.mesh(), Sums(options));
   if (c.list) {
-    FullyShard({&model.block(1), &model.block(2)}, world.mesh(), options);
+    FullyShard({&model.block(1), &model.block(2)}, world.mesh(), Sums(options));
   } else {
-    for (int i : {1, 2}) FullyShard(model.block(i), world.mesh(), options);
+    for (int i : {1, 2}) FullyShard(model.block(i), world.mesh(), Sums(options));
   }
-  FullyShard(model, world.mesh(), options);
+  FullyShard(model, world.mesh(), Sums(options));
   Initialize(model, world.device(), 1);
   PoisonFreeMemory(world.device());
   AdamW optimizer(model.parameters());

@@ -20,7 +20,7 @@ using Order = std::vector<int>;
 class Rank {
  public:
   Rank(World& world, const FullyShardOptions& options) : world(world) {
-    ShardAll(model, world.mesh(), options);
+    ShardAll(model, world.mesh(), Sums(options));
     Initialize(model, world.device(), 1);
   }
   Variable Forward(const Order& order) {

@@ -26,7 +26,7 @@ TEST(ShardErrors, ReadOfAShardedParameterNamesItItsUnitAndThePhase) {
   for (int ranks : {1, 2}) {
     RunRanks(ranks, [](World& world) {
       ShardModel model(1);
-      ShardAll(model, world.mesh());
+      ShardAll(model, world.mesh(), Sums());
       Initialize(model, world.device(), 1);
       const Tensor whole = model.block(0).up.weight().variable().value();
       ExpectError(ErrorOf([&] { whole.data<double>(); }),
@@ -48,7 +48,7 @@ TEST(ShardErrors, RecordedReadOutsideACallIsRefusedAlsoWhileGathered) {
   for (int ranks : {1, 2}) {
     RunRanks(ranks, [](World& world) {
       ShardModel model(1);
-      ShardAll(model, world.mesh());
+      ShardAll(model, world.mesh(), Sums());
       Initialize(model, world.device(), 1);
       Tape tape;
       const Recording on(tape);
@@ -69,7 +69,7 @@ TEST(ShardErrors, ReadAfterAChangeInTheSameCallIsRefused) {
   for (int ranks : {1, 2}) {
     RunRanks(ranks, [](World& world) {
       ShardModel model(1);
-      ShardAll(model, world.mesh());
+      ShardAll(model, world.mesh(), Sums());
       Initialize(model, world.device(), 1);
       Tape tape;
       const Recording on(tape);
@@ -86,7 +86,7 @@ TEST(ShardErrors, ParameterChangedBetweenForwardAndBackward) {
     const std::string run = ErrorOf([&] {
       RunRanks(ranks, [](World& world) {
         ShardModel model(1);
-        ShardAll(model, world.mesh());
+        ShardAll(model, world.mesh(), Sums());
         Initialize(model, world.device(), 1);
         Tape tape;
         const Recording on(tape);
@@ -124,44 +124,49 @@ TEST(ShardErrors, FullyShardRefuses) {
       User user{tied.a.weight()};
     } root;
     User stranger{root.tied.b.weight()};
-    FullyShard(root.tied, world.mesh());
-    ExpectError(ErrorOf([&] { FullyShard(root.tied, world.mesh()); }),
+    FullyShard(root.tied, world.mesh(), Sums());
+    ExpectError(ErrorOf([&] { FullyShard(root.tied, world.mesh(), Sums()); }),
                 {"[FullyShard]", "a unit already", "(in tied)"});
-    ExpectError(ErrorOf([&] { FullyShard(stranger, world.mesh()); }),
+    ExpectError(ErrorOf([&] { FullyShard(stranger, world.mesh(), Sums()); }),
                 {"[FullyShard]", "'tied.b.weight'", "shared with tied", "(in the root module)"});
-    EXPECT_EQ(ErrorOf([&] { FullyShard(root.user, world.mesh()); }), "no error");
-    EXPECT_EQ(ErrorOf([&] { FullyShard(root, world.mesh()); }), "no error");
+    EXPECT_EQ(ErrorOf([&] { FullyShard(root.user, world.mesh(), Sums()); }), "no error");
+    EXPECT_EQ(ErrorOf([&] { FullyShard(root, world.mesh(), Sums()); }), "no error");
     EXPECT_EQ(UnitOf(root.tied)->parameters(), 1);
     EXPECT_EQ(UnitOf(root)->parameters(), 1) << "the tied weight is the common ancestor's";
     LinearLayer first(2, 2, Initializer::Constant(1.0)), second(2, 2, Initializer::Constant(1.0));
     ExpectError(ErrorOf([&] {
-                  FullyShard({&first, &first}, world.mesh());
+                  FullyShard({&first, &first}, world.mesh(), Sums());
                 }),
                 {"'the root module' is given beside"});
-    ExpectError(ErrorOf([&] { FullyShard({}, world.mesh()); }), {"an empty list"});
-    ExpectError(ErrorOf([&] { FullyShard({&first, nullptr}, world.mesh()); }), {"null module"});
-    FullyShard({&first, &second}, world.mesh());
-    ExpectError(ErrorOf([&] { FullyShard(second, world.mesh()); }), {"a unit already"});
+    ExpectError(ErrorOf([&] { FullyShard({}, world.mesh(), Sums()); }), {"an empty list"});
+    ExpectError(ErrorOf([&] {
+                  FullyShard({&first, nullptr}, world.mesh(), Sums());
+                }),
+                {"null module"});
+    FullyShard({&first, &second}, world.mesh(), Sums());
+    ExpectError(ErrorOf([&] { FullyShard(second, world.mesh(), Sums()); }), {"a unit already"});
     LinearLayer third(2, 2, Initializer::Constant(1.0));
-    ExpectError(ErrorOf([&] { FullyShard(third, world.mesh(), {.park = 3}); }),
+    ExpectError(ErrorOf([&] { FullyShard(third, world.mesh(), Sums({.park = 3})); }),
                 {"leave the parameters on 3 ranks", "the shard axis has 1"});
-    ExpectError(ErrorOf([&] { FullyShard(third, world.mesh(), {.park = 2, .stage = kZero2}); }),
-                {"leave the parameters on 2 ranks", "does not cut them"});
+    ExpectError(
+        ErrorOf([&] { FullyShard(third, world.mesh(), Sums({.park = 2, .stage = kZero2})); }),
+        {"leave the parameters on 2 ranks", "does not cut them"});
     const Stage inverted{{Placement::kShard, Placement::kReplicate, Placement::kShard}, {}};
-    ExpectError(ErrorOf([&] { FullyShard(third, world.mesh(), {.stage = inverted}); }),
+    ExpectError(ErrorOf([&] { FullyShard(third, world.mesh(), Sums({.stage = inverted})); }),
                 {"the stage's shard axis", "parameters without their gradients"});
     ExpectError(ErrorOf([&] {
-                  FullyShard(third, world.mesh(), {.precision = {.parameters = DType::kI32}});
+                  FullyShard(third, world.mesh(), Sums({.precision = {.parameters = DType::kI32}}));
                 }),
                 {"precision.parameters is i32", "no floating dtype"});
 
     LinearLayer empty(0, 2, Initializer::Constant(1.0));
-    ExpectError(ErrorOf([&] { FullyShard(empty, world.mesh()); }), {"'weight' has no elements"});
+    ExpectError(ErrorOf([&] { FullyShard(empty, world.mesh(), Sums()); }),
+                {"'weight' has no elements"});
     LinearLayer elsewhere(2, 2, Initializer::Constant(1.0));
     Initialize(elsewhere, Device::Cpu({.index = 3}), 1);
-    ExpectError(ErrorOf([&] { FullyShard(elsewhere, world.mesh()); }),
+    ExpectError(ErrorOf([&] { FullyShard(elsewhere, world.mesh(), Sums()); }),
                 {"'weight' is on cpu:3", "computes on cpu:0"});
-    ExpectError(ErrorOf([&] { FullyShard(elsewhere, Mesh()); }), {"undefined mesh"});
+    ExpectError(ErrorOf([&] { FullyShard(elsewhere, Mesh(), Sums()); }), {"undefined mesh"});
     ExpectError(ErrorOf([&] { UnitScope scope(elsewhere); }), {"[UnitScope]", "not a unit"});
   });
 }
@@ -223,9 +228,9 @@ Variable Loss(Breaking& model, const World& world) {
 }
 
 void Wrap(Breaking& model, const Mesh& mesh) {
-  FullyShard(model.block, mesh);
+  FullyShard(model.block, mesh, Sums());
   if (model.phase == Phase::kRecompute) Checkpoint(model);
-  FullyShard(model, mesh);
+  FullyShard(model, mesh, Sums());
 }
 
 class FailureTest : public ::testing::TestWithParam<Phase> {};
@@ -313,7 +318,7 @@ TEST(Recovery, NextStepOfOneRankIsRightAfterAnyFailure) {
 TEST(Recovery, FailedEvaluationFailsTheModelToo) {
   RunRanks(1, [](World& world) {
     ShardModel model(1);
-    ShardAll(model, world.mesh());
+    ShardAll(model, world.mesh(), Sums());
     Initialize(model, world.device(), 1);
     const Variable wrong = NormalTensor(world.device(), DType::kF64, {2, 4}, 1);
     EXPECT_NE(ErrorOf([&] { model(wrong, {0}); }), "no error");

@@ -58,8 +58,8 @@ TEST_P(FailingGroupTest, EndsTheStepOnAllRanks) {
   std::shared_future<void> other = other_ended.get_future().share();
   const auto run = [&](World& world) {
     ShardModel model(2);
-    for (auto& block : model.blocks) FullyShard(*block, world.mesh());
-    FullyShard(model, world.mesh(), {.reshard_after_forward = true});
+    for (auto& block : model.blocks) FullyShard(*block, world.mesh(), Sums());
+    FullyShard(model, world.mesh(), Sums({.reshard_after_forward = true}));
     Initialize(model, world.device(), 1);
     Tape tape;
     const std::string text = ErrorOf([&] {

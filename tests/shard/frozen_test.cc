@@ -79,10 +79,10 @@ enum class Order { kNone, kInside, kOutside };
 void ShardStack(Stack& model, const Mesh& mesh, const FullyShardOptions& options, Order order) {
   for (auto& block : model.blocks) {
     if (order == Order::kInside) Checkpoint(*block);
-    FullyShard(*block, mesh, options);
+    FullyShard(*block, mesh, Sums(options));
     if (order == Order::kOutside) Checkpoint(*block);
   }
-  FullyShard(model, mesh, options);
+  FullyShard(model, mesh, Sums(options));
 }
 
 Whole PlainBiasGradients(int ranks) {
@@ -234,7 +234,7 @@ TEST(Frozen, CallsWithAndWithoutGradientsOfOneBlock) {
           FullyShardOptions{.reduce_once = true}}) {
       RunRanks(ranks, [&](World& world) {
         ShardModel model;
-        ShardAll(model, world.mesh(), options);
+        ShardAll(model, world.mesh(), Sums(options));
         Initialize(model, world.device(), 1);
         PoisonFreeMemory(world.device());
         Tape tape;
@@ -252,7 +252,7 @@ TEST(Frozen, ChangesInsideAStepAreErrorsThatNameTheParameter) {
   for (int ranks : {1, 2}) {
     RunRanks(ranks, [](World& world) {
       ShardModel model(2);
-      ShardAll(model, world.mesh());
+      ShardAll(model, world.mesh(), Sums());
       Initialize(model, world.device(), 1);
       const Parameter& up = model.block(0).up.weight();
       const auto backward = [&](GradientSync sync) {
@@ -287,7 +287,7 @@ TEST(Frozen, ChangesInsideAStepAreErrorsThatNameTheParameter) {
 TEST(Frozen, AUnitFrozenBetweenForwardAndBackwardIsAnErrorOfTheBackward) {
   RunRanks(1, [](World& world) {
     ShardModel model(2);
-    ShardAll(model, world.mesh());
+    ShardAll(model, world.mesh(), Sums());
     Initialize(model, world.device(), 1);
     Tape tape;
     {
@@ -337,7 +337,7 @@ TEST(Frozen, OfAdaptersOnlyTheTrainedSegmentIsReduced) {
   Whole want;
   RunRanks(1, [&](World& world) {
     Adapted model;
-    FullyShard(model, world.mesh(), {.precision = kBf16});
+    FullyShard(model, world.mesh(), Sums({.precision = kBf16}));
     Initialize(model, world.device(), 1);
     for (int rank = 0; rank < 2; ++rank) {
       Tape tape;
@@ -349,7 +349,7 @@ TEST(Frozen, OfAdaptersOnlyTheTrainedSegmentIsReduced) {
   EXPECT_EQ(want.size(), 2u);
   RunRecorded(2, [&](World& world, CollectiveLog& log) {
     Adapted model;
-    FullyShard(model, world.mesh(), {.reshard_after_forward = true, .precision = kBf16});
+    FullyShard(model, world.mesh(), Sums({.reshard_after_forward = true, .precision = kBf16}));
     Initialize(model, world.device(), 1);
     PoisonFreeMemory(world.device());
     Tape tape;

@@ -41,11 +41,11 @@ Sent TakeSent(CollectiveLog& log) {
 
 void Shard(ShardModel& model, const Mesh& mesh, const FullyShardOptions& options,
            std::optional<bool> root) {
-  for (auto& block : model.blocks) FullyShard(*block, mesh, options);
+  for (auto& block : model.blocks) FullyShard(*block, mesh, Sums(options));
   FullyShardOptions of_root = options;
   of_root.reshard_after_forward = root;
   of_root.park = root == false ? 0 : options.park;
-  FullyShard(model, mesh, of_root);
+  FullyShard(model, mesh, Sums(of_root));
 }
 
 const std::vector<int> kOrder = {0, 1, 2};
@@ -158,7 +158,7 @@ TEST(FsdpCommunication, UnitsMadeAndDroppedOneByOneLeaveNothing) {
   RunRecorded(2, [](World& world, CollectiveLog& log) {
     for (int k = 0; k < 8; ++k) {
       ShardBlock block;
-      FullyShard(block, world.mesh());
+      FullyShard(block, world.mesh(), Sums());
       Initialize(block, world.device(), 1);
       EXPECT_EQ(ContextOf(block)->units().size(), 1u);
       log.Clear();

@@ -99,18 +99,18 @@ Recipe<HeadedModel> HeadedRecipe(Grouping grouping, bool tied, const FullyShardO
   return {.make = [=] { return std::make_unique<HeadedModel>(vocabulary, tied); },
           .shard =
               [=](HeadedModel& model, const Mesh& mesh) {
-                FullyShard(model.block0, mesh, options);
-                FullyShard(model.block1, mesh, options);
+                FullyShard(model.block0, mesh, Sums(options));
+                FullyShard(model.block1, mesh, Sums(options));
                 if (grouping == Grouping::kListed) {
-                  FullyShard({&model.norm, &model.head()}, mesh, options);
+                  FullyShard({&model.norm, &model.head()}, mesh, Sums(options));
                 } else if (grouping == Grouping::kListedWithTable) {
-                  FullyShard({&model.table, &model.norm, &model.head()}, mesh, options);
+                  FullyShard({&model.table, &model.norm, &model.head()}, mesh, Sums(options));
                 } else {
-                  FullyShard(model.table, mesh, options);
-                  FullyShard(model.norm, mesh, options);
-                  FullyShard(model.head(), mesh, options);
+                  FullyShard(model.table, mesh, Sums(options));
+                  FullyShard(model.norm, mesh, Sums(options));
+                  FullyShard(model.head(), mesh, Sums(options));
                 }
-                FullyShard(model, mesh);
+                FullyShard(model, mesh, Sums());
               },
           .loss =
               [=](HeadedModel& model, const Device& device, int rank, int step) {
@@ -332,8 +332,8 @@ TEST(FsdpGroups, OtherMethodsCallsWithoutArgumentsAndReadsFromOutside) {
   const Recipe<Oddly> recipe{
       .shard =
           [](Oddly& model, const Mesh& mesh) {
-            FullyShard(model.inner, mesh);
-            FullyShard(model, mesh);
+            FullyShard(model.inner, mesh, Sums());
+            FullyShard(model, mesh, Sums());
           },
       .loss =
           [](Oddly& model, const Device& device, int rank, int step) {
@@ -358,9 +358,9 @@ TEST(FsdpGroups, ARootWithoutParameters) {
   const Recipe<ShardModel> recipe{
       .shard =
           [](ShardModel& model, const Mesh& mesh) {
-            for (auto& block : model.blocks) FullyShard(*block, mesh);
-            FullyShard(model.head, mesh);
-            FullyShard(model, mesh);
+            for (auto& block : model.blocks) FullyShard(*block, mesh, Sums());
+            FullyShard(model.head, mesh, Sums());
+            FullyShard(model, mesh, Sums());
             EXPECT_EQ(UnitOf(model)->parameters(), 0);
           },
       .loss =

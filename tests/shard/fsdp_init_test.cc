@@ -29,9 +29,9 @@ std::vector<std::string> NamesIn(const Module& module, const Module& root) {
 TEST(FsdpInit, ACallClaimsWhatNoInnerCallHas) {
   RunRanks(2, [](World& world) {
     ShardModel model(2);
-    FullyShard(model.block(0).up, world.mesh());
-    FullyShard(model.block(0), world.mesh());
-    FullyShard(model, world.mesh());
+    FullyShard(model.block(0).up, world.mesh(), Sums());
+    FullyShard(model.block(0), world.mesh(), Sums());
+    FullyShard(model, world.mesh(), Sums());
     using Names = std::vector<std::string>;
     EXPECT_EQ(NamesIn(model.block(0).up, model), (Names{"block0.up.weight"}));
     EXPECT_EQ(NamesIn(model.block(0), model), (Names{"block0.norm.weight", "block0.down.weight"}));
@@ -46,8 +46,8 @@ TEST(FsdpInit, ACallClaimsWhatNoInnerCallHas) {
 TEST(FsdpInit, AListIsOneUnitOfAllItsModules) {
   RunRanks(2, [](World& world) {
     ShardModel model(2);
-    FullyShard({&model.block(1), &model.head}, world.mesh());
-    FullyShard(model, world.mesh());
+    FullyShard({&model.block(1), &model.head}, world.mesh(), Sums());
+    FullyShard(model, world.mesh(), Sums());
     EXPECT_EQ(UnitOf(model.block(1)), UnitOf(model.head));
     EXPECT_EQ(UnitOf(model.head)->parameters(), 4);
     EXPECT_EQ(UnitOf(model)->parameters(), 3);
@@ -71,9 +71,9 @@ TEST(FsdpInit, ASharedWeightIsClaimedOnce) {
   };
   RunRanks(2, [](World& world) {
     Tied tied;
-    FullyShard(tied.b, world.mesh());
+    FullyShard(tied.b, world.mesh(), Sums());
     EXPECT_EQ(UnitOf(tied.b)->parameters(), 0) << "it is the common ancestor's";
-    FullyShard(tied, world.mesh());
+    FullyShard(tied, world.mesh(), Sums());
     EXPECT_EQ(UnitOf(tied)->parameters(), 1);
     EXPECT_EQ(UnitOf(tied)->layout().segments()[0].elems, 9);
   });
@@ -95,8 +95,8 @@ TEST(FsdpInit, PiecesAreTheRanksPartsOfTheFlatSpace) {
     const int64_t chunk = (75 + ranks - 1) / ranks;
     RunRanks(ranks, [&](World& world) {
       ShardModel model(1);
-      FullyShard(model.block(0), world.mesh());
-      FullyShard(model, world.mesh());
+      FullyShard(model.block(0), world.mesh(), Sums());
+      FullyShard(model, world.mesh(), Sums());
       Initialize(model, world.device(), 1);
       std::vector<double> mine;
       for (const Parameter& p : model.block(0).parameters()) {
@@ -115,7 +115,7 @@ TEST(FsdpInit, TheWholeMeshIsTheMeshOfOneAxis) {
     Whole gradients[2];
     for (bool made : {false, true}) {
       ShardModel model(2);
-      ShardAll(model, made ? world.MakeMesh(3) : world.mesh());
+      ShardAll(model, made ? world.MakeMesh(3) : world.mesh(), Sums());
       Initialize(model, world.device(), 1);
       Tape tape;
       const Recording on(tape);
@@ -129,12 +129,12 @@ TEST(FsdpInit, TheWholeMeshIsTheMeshOfOneAxis) {
 TEST(FsdpInit, RefusesASecondOwner) {
   RunRanks(1, [](World& world) {
     ShardModel model(2);
-    FullyShard(model, world.mesh());
-    ExpectErrorHas(ErrorOf([&] { FullyShard(model, world.mesh()); }),
+    FullyShard(model, world.mesh(), Sums());
+    ExpectErrorHas(ErrorOf([&] { FullyShard(model, world.mesh(), Sums()); }),
                    {"[FullyShard]", "a unit already"});
     // From the top down: the root has everything.
     ExpectErrorHas(
-        ErrorOf([&] { FullyShard(model.block(0), world.mesh()); }),
+        ErrorOf([&] { FullyShard(model.block(0), world.mesh(), Sums()); }),
         {"[FullyShard]", "'block0.norm.weight'", "(in block0)", "the root module", "owns it"});
     EXPECT_EQ(UnitOf(model.block(0)), nullptr);
     EXPECT_EQ(UnitOf(model)->parameters(), 7);
@@ -153,8 +153,8 @@ TEST(FsdpInit, ATiedWeightOfTwoUnitsNamesBoth) {
     ShardModel model(1);
     User user(model.head.weight());
     Holder other(user);
-    FullyShard(model.head, world.mesh());
-    ExpectErrorHas(ErrorOf([&] { FullyShard(user, world.mesh()); }),
+    FullyShard(model.head, world.mesh(), Sums());
+    ExpectErrorHas(ErrorOf([&] { FullyShard(user, world.mesh(), Sums()); }),
                    {"'head.weight'", "shared with head", "(in inside)", "common ancestor"});
   });
 }
@@ -163,7 +163,7 @@ TEST(FsdpInit, ReadingWhatWasNeverGivenValuesNamesTheParameter) {
   for (int ranks : {1, 2}) {
     RunRanks(ranks, [](World& world) {
       ShardModel model(1);
-      ShardAll(model, world.mesh());
+      ShardAll(model, world.mesh(), Sums());
       const auto call = [&] { model(InputOf(world.device(), world.rank()), {0}); };
       ExpectErrorHas(ErrorOf(call), {"'head.weight'", "before it was initialised or loaded"});
       ExpectErrorHas(ErrorOf([&] { StartUnshard(model.block(0)); }),
@@ -202,7 +202,7 @@ TEST(FsdpInit, ScalarsAndEmptyPiecesTrain) {
       SCOPED_TRACE(ranks);
       RunRanks(ranks, [&](World& world) {
         Scalars model;
-        FullyShard(model, world.mesh(), {.stage = stage});
+        FullyShard(model, world.mesh(), Sums({.stage = stage}));
         Initialize(model, world.device(), 1);
         PoisonFreeMemory(world.device());
         Tape tape;
@@ -240,9 +240,9 @@ TEST(FsdpInit, UnitsOfOneModelMayLieOnTwoMeshes) {
       4, [&](ShardModel& m, const Device& d, int r) { return Energy(m(InputOf(d, r), order)); });
   RunRanks(4, [&](World& world) {
     ShardModel model(2);
-    FullyShard(model.block(0), world.mesh());
-    FullyShard(model.block(1), world.MakeMesh(2));
-    FullyShard(model, world.mesh());
+    FullyShard(model.block(0), world.mesh(), Sums());
+    FullyShard(model.block(1), world.MakeMesh(2), Sums());
+    FullyShard(model, world.mesh(), Sums());
     Initialize(model, world.device(), 1);
     PoisonFreeMemory(world.device());
     Tape tape;
@@ -274,8 +274,8 @@ TEST(FsdpInit, IgnoredParametersStayWholeAndUnreduced) {
       backward(own);
       ShardModel model(1);
       const Parameter& up = model.block(0).up.weight();
-      FullyShard(model.block(0), world.mesh(), {.ignored = {up}});
-      FullyShard(model, world.mesh(), {.ignored = {up}});
+      FullyShard(model.block(0), world.mesh(), Sums({.ignored = {up}}));
+      FullyShard(model, world.mesh(), Sums({.ignored = {up}}));
       Initialize(model, world.device(), 1);
       backward(model);
       EXPECT_TRUE(IsIgnored(model, up));

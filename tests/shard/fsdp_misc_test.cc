@@ -259,7 +259,7 @@ TEST(FsdpClip, EveryNormOnOneAxisAndOnTwo) {
       }
       RunRecorded(ranks, [&](World& world, CollectiveLog& log) {
         ShardModel model;
-        ShardAll(model, world.MakeMesh(inside));
+        ShardAll(model, world.MakeMesh(inside), Sums());
         Initialize(model, world.device(), 1);
         Tape tape;
         for (int round = 0; round < 5; ++round) {
@@ -304,14 +304,16 @@ TEST(FsdpMemory, NothingIsLeftOfADeletedModel) {
           FullyShard(model, mesh, {.stage = stage});
           Initialize(model, world.device(), 1);
           AdamW optimizer(model.parameters());
-          Accumulation accumulation(model);
           Tape tape;
-          for (int step = 0; step < 2; ++step) {
-            RunWindow(accumulation, optimizer, tape, {RankOf(world)},
-                      [&](uint64_t i) {
-                        return LossOf(model, world.device(), i, step, {0, 1, 2});
-                      },
-                      {});
+          {
+            Accumulation accumulation(model);
+            for (int step = 0; step < 2; ++step) {
+              RunWindow(accumulation, optimizer, tape, {RankOf(world)},
+                        [&](uint64_t i) {
+                          return LossOf(model, world.device(), i, step, {0, 1, 2});
+                        },
+                        {});
+            }
           }
           // A gather that nobody has waited for, a forward without its backward, and gradients.
           StartUnshard(model.block(1));
@@ -360,7 +362,7 @@ TEST(FsdpFailure, UserCodeThrowsBetweenForwardAndBackward) {
       });
       RunRanks(ranks, [&](World& world) {
         ShardModel model;
-        ShardAll(model, world.mesh(), options);
+        ShardAll(model, world.mesh(), Sums(options));
         Initialize(model, world.device(), 1);
         PoisonFreeMemory(world.device());
         Tape tape;

@@ -29,9 +29,9 @@ void RunOrdered(int count, const Kept& kept,
     ShardModel model(count);
     for (auto& block : model.blocks) {
       if (checkpoint) Checkpoint(*block);
-      FullyShard(*block, world.mesh(), kept.blocks);
+      FullyShard(*block, world.mesh(), Sums(kept.blocks));
     }
-    FullyShard(model, world.mesh(), {.reshard_after_forward = kept.root, .prefetch = 0});
+    FullyShard(model, world.mesh(), Sums({.reshard_after_forward = kept.root, .prefetch = 0}));
     Initialize(model, world.device(), 1);
     Order order(model);
     body(world, model, order);
@@ -167,10 +167,10 @@ TEST(FsdpOrder, CheckpointsOutsideGatherAndReduceAsOften) {
   RunRanks(2, [](World& world) {
     ShardModel model;
     for (auto& block : model.blocks) {
-      FullyShard(*block, world.mesh(), {.prefetch = 0});
+      FullyShard(*block, world.mesh(), Sums({.prefetch = 0}));
       Checkpoint(*block);
     }
-    FullyShard(model, world.mesh(), {.prefetch = 0});
+    FullyShard(model, world.mesh(), Sums({.prefetch = 0}));
     Initialize(model, world.device(), 1);
     Order order(model);
     ExpectOrder(world, model, order, "Fr Ur F0 U0 R0 F1 U1 R1 F2 U2 R2",
@@ -261,9 +261,9 @@ TEST(FsdpOrder, TwoBackwardsOfWhichEachLeavesAUnitOut) {
     RunRanks(2, [&](World& world) {
       TwoHeads model;
       for (ShardBlock* block : {&model.shared, &model.first, &model.second}) {
-        FullyShard(*block, world.mesh(), {.prefetch = prefetch});
+        FullyShard(*block, world.mesh(), Sums({.prefetch = prefetch}));
       }
-      FullyShard(model, world.mesh());
+      FullyShard(model, world.mesh(), Sums());
       Initialize(model, world.device(), 1);
       Order order(model);
       Tape tape;
@@ -288,7 +288,7 @@ TEST(FsdpOrder, AListThatNamesTheWrongUnitsOnlyWastesGathers) {
   const Recipe<ShardModel> recipe{
       .shard =
           [](ShardModel& model, const Mesh& mesh) {
-            ShardAll(model, mesh);
+            ShardAll(model, mesh, Sums());
             SetForwardPrefetch(model, {&model.block(2), &model.block(1)});
             SetBackwardPrefetch(model.block(2), {&model.block(0)});
             SetBackwardPrefetch(model.block(0), {&model.block(1), &model.block(2)});
@@ -307,7 +307,7 @@ TEST(FsdpOrder, ListsTrainAsThePlainModel) {
         .make = [] { return std::make_unique<ShardModel>(5); },
         .shard =
             [=](ShardModel& model, const Mesh& mesh) {
-              ShardAll(model, mesh);
+              ShardAll(model, mesh, Sums());
               SetLists(model, ahead, /*backward=*/false);
               SetLists(model, ahead, /*backward=*/true);
             },

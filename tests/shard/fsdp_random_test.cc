@@ -83,10 +83,10 @@ void DrawSharding(ShardModel& model, const Mesh& mesh, uint64_t seed) {
   for (auto& block : model.blocks) {
     const int checkpoint = draws.Below(3);
     if (checkpoint == 1) Checkpoint(*block);
-    FullyShard(*block, mesh, DrawOptions(draws, inside));
+    FullyShard(*block, mesh, Sums(DrawOptions(draws, inside)));
     if (checkpoint == 2) Checkpoint(*block);
   }
-  FullyShard(model, mesh, DrawOptions(draws, inside));
+  FullyShard(model, mesh, Sums(DrawOptions(draws, inside)));
   for (auto& block : model.blocks) {
     if (draws.Below(3) > 0) continue;
     const std::vector<Module*> next = {&model.block(draws.Below(kBlocks)),

@@ -29,12 +29,12 @@ const Kept kKept[] = {
 
 Recipe<ShardModel> BlockRecipe(const FullyShardOptions& options,
                                const std::vector<int>& order = {0, 1, 2}) {
-  return {
-      .shard = [options](ShardModel& model, const Mesh& mesh) { ShardAll(model, mesh, options); },
-      .loss =
-          [order](ShardModel& model, const Device& device, int rank, int step) {
-            return Energy(model(InputOf(device, rank, static_cast<uint64_t>(step)), order));
-          }};
+  return {.shard = [options](ShardModel& model,
+                             const Mesh& mesh) { ShardAll(model, mesh, Sums(options)); },
+          .loss =
+              [order](ShardModel& model, const Device& device, int rank, int step) {
+                return Energy(model(InputOf(device, rank, static_cast<uint64_t>(step)), order));
+              }};
 }
 
 // Two linear layers with the shapes of their weights given.
@@ -65,7 +65,7 @@ TEST(FsdpTraining, RootAloneWithUnevenShapes) {
       ExpectTrains<TwoLinear>(
           ranks,
           {.make = [&] { return std::make_unique<TwoLinear>(shape[0], shape[1], shape[2]); },
-           .shard = [](TwoLinear& model, const Mesh& mesh) { FullyShard(model, mesh); },
+           .shard = [](TwoLinear& model, const Mesh& mesh) { FullyShard(model, mesh, Sums()); },
            .loss =
                [](TwoLinear& model, const Device& device, int rank, int step) {
                  return Energy(model(NormalTensor(device, DType::kF64, {3, model.in},
@@ -113,8 +113,8 @@ TEST(FsdpTraining, OffloadedToTheHost) {
       Recipe<ShardModel> recipe = BlockRecipe({.reshard_after_forward = reshard, .offload = true});
       recipe.shard = [reshard](ShardModel& model, const Mesh& mesh) {
         const FullyShardOptions options{.reshard_after_forward = reshard, .offload = true};
-        for (auto& block : model.blocks) FullyShard(*block, mesh, options);
-        FullyShard(model, mesh, options);
+        for (auto& block : model.blocks) FullyShard(*block, mesh, Sums(options));
+        FullyShard(model, mesh, Sums(options));
       };
       ExpectTrains(2, recipe, Delayed(slow, absl::Milliseconds(1)));
     }
@@ -128,7 +128,7 @@ TEST(FsdpTraining, ARefreshAheadInVainIsWaitedForByTheNextCall) {
   for (const Stage& stage : {kZero1, kZero2, kZero3}) {
     Recipe<ShardModel> recipe = BlockRecipe({});
     recipe.shard = [stage](ShardModel& model, const Mesh& mesh) {
-      ShardAll(model, mesh, {.prefetch = 0, .stage = stage});
+      ShardAll(model, mesh, Sums({.prefetch = 0, .stage = stage}));
       SetForwardPrefetch(model.block(0), {&model.block(1)});
     };
     recipe.loss = [](ShardModel& model, const Device& device, int rank, int step) {
@@ -171,7 +171,7 @@ TEST(FsdpTraining, ParametersAreWhereTheOptionsSayAfterEachPhase) {
     SCOPED_TRACE(kept.name);
     RunRanks(4, [&](World& world) {
       ShardModel model;
-      ShardAll(model, world.mesh(), kept.options);
+      ShardAll(model, world.mesh(), Sums(kept.options));
       Initialize(model, world.device(), 1);
       const bool after_forward = kept.options.reshard_after_forward.value_or(true);
       const Whole before = ValuesOf(model, &world.group());
@@ -209,8 +209,8 @@ TEST(FsdpTraining, ABlockTrainedAloneAfterItsRoot) {
 TEST(FsdpTraining, SeveralRootsOnOneMesh) {
   Recipe<ShardModel> recipe = BlockRecipe({});
   recipe.shard = [](ShardModel& model, const Mesh& mesh) {
-    for (auto& block : model.blocks) FullyShard(*block, mesh);
-    FullyShard(model.head, mesh);
+    for (auto& block : model.blocks) FullyShard(*block, mesh, Sums());
+    FullyShard(model.head, mesh, Sums());
   };
   recipe.after_backward = [](ShardModel& model, int) {
     for (const Unit* unit : UnitsOf(model)) {

@@ -101,7 +101,7 @@ TEST(ShardedGradients, LayerUsedByOneRankInOneOfManyCallsKeepsItsSum) {
   EXPECT_EQ(want.size(), 2u);
   RunRanks(2, [&](World& world) {
     Choosing model;
-    FullyShard(model, world.mesh());
+    FullyShard(model, world.mesh(), Sums());
     Initialize(model, world.device(), 1);
     PoisonFreeMemory(world.device());
     Tape tape;
@@ -116,7 +116,7 @@ TEST(ShardedGradients, LayerUsedByOneRankInOneOfManyCallsKeepsItsSum) {
 TEST(ShardedGradients, AddUpOverBackwardsAndStartAgainWhenCleared) {
   RunRanks(2, [](World& world) {
     ShardModel model(1);
-    ShardAll(model, world.mesh());
+    ShardAll(model, world.mesh(), Sums());
     Initialize(model, world.device(), 1);
     Tape tape;
     const auto backward = [&] {
@@ -167,7 +167,7 @@ TEST(ShardedGradients, PoisonInThePaddingHasNoEffect) {
   const Whole want = PlainGradients(4, loss);
   RunRanks(4, [&](World& world) {
     ShardModel model;
-    ShardAll(model, world.mesh());
+    ShardAll(model, world.mesh(), Sums());
     Initialize(model, world.device(), 1);
     const double nan = std::numeric_limits<double>::quiet_NaN();
     const auto poison = [&] {
@@ -223,7 +223,7 @@ TEST(ShardedGradients, ResultsThatAliasTheUnitAreCopiedAndCarryGradients) {
   for (int ranks : {1, 2}) {
     RunRanks(ranks, [&](World& world) {
       Exposing model;
-      FullyShard(model, world.mesh(), {.reshard_after_forward = true});
+      FullyShard(model, world.mesh(), Sums({.reshard_after_forward = true}));
       Initialize(model, world.device(), 1);
       Tape tape;
       const Recording on(tape);
@@ -248,7 +248,7 @@ TEST(ShardedParameters, InitialValuesAreThoseOfThePlainModelForAnyRanks) {
       RunRanks(ranks, [&](World& world) {
         ShardModel model;
         if (before) Initialize(model, world.device(), 7);
-        ShardAll(model, world.mesh());
+        ShardAll(model, world.mesh(), Sums());
         if (!before) Initialize(model, world.device(), 7);
         EXPECT_EQ(ValuesOf(model, &world.group()), want) << ranks << " ranks";
         EXPECT_EQ(model.block(0).up.weight().name(), "block0.up.weight");

@@ -80,7 +80,7 @@ TEST(LossScalerTest, AllRanksSeeAnOverflowOfOne) {
   for (NormType type : {NormType::kOne, NormType::kTwo, NormType::kInf}) {
     RunRanks(4, [&](World& world) {
       LinearLayer model(1, 2, Initializer::Normal(1.0), DType::kF64);
-      FullyShard(model, world.mesh());
+      FullyShard(model, world.mesh(), Sums());
       Initialize(model, world.device(), 1);
       LossScaler scaler;
       for (int step = 0; step < 2; ++step) {

@@ -210,8 +210,8 @@ void ExpectPhases(const Case& c) {
         Measured run(c, world.device(), world.rank());
         const FullyShardOptions options{
             .reshard_after_forward = c.reshard, .prefetch = c.prefetch, .offload = c.offload};
-        for (auto& block : run.model().blocks) FullyShard(*block, world.mesh(), options);
-        FullyShard(run.model(), world.mesh(), {.prefetch = c.prefetch, .offload = c.offload});
+        for (auto& block : run.model().blocks) FullyShard(*block, world.mesh(), Sums(options));
+        FullyShard(run.model(), world.mesh(), Sums({.prefetch = c.prefetch, .offload = c.offload}));
         Initialize(run.model(), world.device(), 1);
         const MemoryStats made = world.device().allocator().stats();
         ExpectOwned(c, Terms(c.ranks), false, false, made);
@@ -247,7 +247,7 @@ TEST(MemoryPhases, LocalAccumulationHoldsWholeGradientsUntilTheyAreSent) {
   RunRanks(2, [](World& world) {
     const Terms t(2);
     Measured run({.ranks = 2}, world.device(), world.rank());
-    ShardAll(run.model(), world.mesh());
+    ShardAll(run.model(), world.mesh(), Sums());
     Initialize(run.model(), world.device(), 1);
     for (const GradientSync sync :
          {GradientSync::kNone, GradientSync::kNone, GradientSync::kFull}) {
@@ -266,7 +266,7 @@ TEST(MemoryPhases, ParkedBlocksKeepTheirPartBetweenForwardAndBackward) {
   RunRanks(4, [](World& world) {
     const Terms t(4);
     Measured run({.ranks = 4}, world.device(), world.rank());
-    ShardAll(run.model(), world.mesh(), {.park = 2, .prefetch = 0});
+    ShardAll(run.model(), world.mesh(), Sums({.park = 2, .prefetch = 0}));
     Initialize(run.model(), world.device(), 1);
     const int64_t half = Rounded(Terms::Pieces(75, 4) * 2 * 8);
     const MemoryStats forward = run.Forward(0);

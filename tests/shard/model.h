@@ -85,9 +85,15 @@ class ShardModel : public Module {
   LinearLayer head;
 };
 
+// The same options, for a backward whose gradients are plain sums over the ranks.
+inline FullyShardOptions Sums(FullyShardOptions options = {}) {
+  options.scale = ScaleBy::kCaller;
+  return options;
+}
+
 inline void ShardAll(ShardModel& model, const Mesh& mesh, FullyShardOptions options = {}) {
   for (auto& block : model.blocks) FullyShard(*block, mesh, options);
-  FullyShard(model, mesh);
+  FullyShard(model, mesh, {.scale = options.scale});
 }
 
 inline Variable InputOf(const Device& device, int rank, uint64_t step = 0) {
@@ -222,7 +228,7 @@ inline void ExpectPlainGradients(int ranks, const StepLoss& loss, FullyShardOpti
       ranks,
       [&](World& world) {
         ShardModel model;
-        ShardAll(model, world.mesh(), options);
+        ShardAll(model, world.mesh(), Sums(options));
         Initialize(model, world.device(), 1);
         PoisonFreeMemory(world.device());
         Tape tape;

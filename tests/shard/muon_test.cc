@@ -170,15 +170,15 @@ class PlainMuon {
 void Shard(Net& net, const World& world, Units units) {
   const Mesh mesh = units == Units::kCopies ? world.MakeMesh(world.size() / 2) : world.mesh();
   if (units == Units::kCopies) {
-    FullyShard(net.a, mesh, {.stage = kZero3});
-    FullyShard(net.b, mesh, {.stage = kZero1});
-    FullyShard(net.single, mesh, {.stage = kHybridOptimizer});
+    FullyShard(net.a, mesh, Sums({.stage = kZero3}));
+    FullyShard(net.b, mesh, Sums({.stage = kZero1}));
+    FullyShard(net.single, mesh, Sums({.stage = kHybridOptimizer}));
   }
   if (units == Units::kEach) {
-    for (Leaves* leaves : {&net.a, &net.b, &net.single}) FullyShard(*leaves, mesh);
+    for (Leaves* leaves : {&net.a, &net.b, &net.single}) FullyShard(*leaves, mesh, Sums());
   }
-  if (units == Units::kOne) FullyShard(net, mesh);
-  if (units == Units::kFirst) FullyShard(net.a, mesh);
+  if (units == Units::kOne) FullyShard(net, mesh, Sums());
+  if (units == Units::kFirst) FullyShard(net.a, mesh, Sums());
 }
 
 // Ranks contribute powers of two that sum to one, so sums of gradients are exact.
@@ -352,7 +352,7 @@ std::pair<int64_t, int64_t> GathersOf(int ranks, const std::vector<Shape>& shape
       ranks,
       [&](World& world) {
         Plain net(shapes);
-        FullyShard(net, world.mesh());
+        FullyShard(net, world.mesh(), Sums());
         Initialize(net, world.device(), 1);
         Muon optimizer(net);
         for (int step = 0; step < 2; ++step) {
@@ -415,7 +415,7 @@ class Names : public OptimizerStateVisitor {
 TEST(MuonTest, RefusesAGradientThatOnlySomeRanksHave) {
   RunRanks(2, [](World& world) {
     Net net(DType::kF32);
-    FullyShard(net.a, world.mesh());
+    FullyShard(net.a, world.mesh(), Sums());
     Initialize(net, world.device(), 1);
     Muon optimizer(net);
     if (world.rank() == 0) BackwardOf(net.b, world, 0);
@@ -427,7 +427,7 @@ TEST(MuonTest, RefusesAGradientThatOnlySomeRanksHave) {
 TEST(MuonTest, StateTakesMemoryForItsOwnParametersOnly) {
   RunRanks(1, [](World& world) {
     Net net(DType::kF32);
-    FullyShard(net, world.mesh());
+    FullyShard(net, world.mesh(), Sums());
     Initialize(net, world.device(), 1);
     Muon optimizer(net, OptionsOf(MuonScale::kMatchAdamW));
     BackwardOf(net, world, 0);
@@ -442,7 +442,7 @@ TEST(MuonTest, StateTakesMemoryForItsOwnParametersOnly) {
 TEST(MuonTest, KeepsOneMomentumForMatricesAndTwoMomentsForTheRest) {
   RunRanks(2, [](World& world) {
     Net net(DType::kF32);
-    FullyShard(net, world.mesh());
+    FullyShard(net, world.mesh(), Sums());
     Initialize(net, world.device(), 1);
     Muon optimizer(net, OptionsOf(MuonScale::kMatchAdamW));
     BackwardOf(net, world, 1);

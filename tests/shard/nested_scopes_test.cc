@@ -29,7 +29,7 @@ TEST(NestedScopes, BackwardInsideAUnitScopeThatIsNotRecorded) {
     const Whole want = PlainGradients(ranks, loss);
     RunRanks(ranks, [&](World& world) {
       ShardModel model;
-      ShardAll(model, world.mesh());
+      ShardAll(model, world.mesh(), Sums());
       Initialize(model, world.device(), 1);
       Tape tape;
       {
@@ -101,7 +101,7 @@ TEST(NestedScopes, ModuleThatCallsItselfReducesWhenTheOutermostCallCloses) {
       RunRanks(ranks, [&](World& world) {
         Recursive model;
         if (variant == 1) Checkpoint(model);
-        FullyShard(model, world.mesh(), {.reshard_after_forward = true});
+        FullyShard(model, world.mesh(), Sums({.reshard_after_forward = true}));
         if (variant == 2) Checkpoint(model);
         Initialize(model, world.device(), 1);
         Tape tape;

@@ -16,7 +16,7 @@ TEST(OptimizerAllocationsOnUnits, AWarmStepMakesNone) {
 #endif
   RunRanks(1, [](World& world) {
     ShardModel model;
-    ShardAll(model, world.mesh());
+    ShardAll(model, world.mesh(), Sums());
     Initialize(model, world.device(), 1);
     AdamW adamw(model.parameters());
     Sgd sgd(model.parameters(), {.momentum = 0.9});

@@ -63,8 +63,8 @@ enum class Units { kNone, kOfBlocks, kOne };
 void ExpectScalarSteps(World& world, Units units) {
   ShardModel model;
   model.block(2).up.weight().set_requires_grad(false);
-  if (units == Units::kOfBlocks) ShardAll(model, world.mesh());
-  if (units == Units::kOne) FullyShard(model, world.mesh());
+  if (units == Units::kOfBlocks) ShardAll(model, world.mesh(), Sums());
+  if (units == Units::kOne) FullyShard(model, world.mesh(), Sums());
   Initialize(model, world.device(), 1);
   ProcessGroup* group = units != Units::kNone ? &world.group() : nullptr;
   ScalarAdamW want(ValuesOf(model, group));
@@ -112,7 +112,7 @@ class Nothing : public OptimizerStateVisitor {
 void ExpectScalarStepsUnfrozenAt(World& world, uint64_t first) {
   ShardModel model(1);
   const Parameter late = model.block(0).up.weight();
-  FullyShard(model, world.mesh());
+  FullyShard(model, world.mesh(), Sums());
   Initialize(model, world.device(), 1);
   late.set_requires_grad(false);  // it keeps its place between the others
   ScalarAdamW want(ValuesOf(model, &world.group()));
@@ -147,7 +147,7 @@ TEST(AdamWOnShards, AParameterThatIsUnfrozenLaterStartsFromZeroMoments) {
 TEST(AdamWOnShards, ParametersWithoutGradientStayAndKeepTheirVersion) {
   RunRanks(1, [](World& world) {
     ShardModel model(2);
-    ShardAll(model, world.mesh());
+    ShardAll(model, world.mesh(), Sums());
     Initialize(model, world.device(), 1);
     const Whole before = ValuesOf(model, nullptr);
     AdamW optimizer(model.parameters(), kOptions);
@@ -166,7 +166,7 @@ TEST(AdamWOnShards, ParametersWithoutGradientStayAndKeepTheirVersion) {
 TEST(AdamWOnShards, MomentsAreCountedAsOptimizerMemory) {
   RunRanks(2, [](World& world) {
     ShardModel model(1);
-    ShardAll(model, world.mesh());
+    ShardAll(model, world.mesh(), Sums());
     Initialize(model, world.device(), 1);
     AdamW optimizer(model.parameters(), kOptions);
     Tape tape;

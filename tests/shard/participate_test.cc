@@ -62,7 +62,7 @@ void Wrap(ShardModel& model, const Mesh& mesh, Where where, const FullyShardOpti
     if (where == Where::kAroundBlocks) Checkpoint(*block, quiet);
   }
   if (where == Where::kInRoot) Checkpoint(model, quiet);
-  FullyShard(model, mesh);
+  FullyShard(model, mesh, {.scale = options.scale});
   if (where == Where::kAroundRoot) Checkpoint(model, quiet);
 }
 
@@ -101,7 +101,7 @@ void ExpectReference(const Steps& s) {
   });
   RunRanks(s.ranks, [&](World& world) {
     ShardModel model;
-    Wrap(model, s.inside == 0 ? world.mesh() : world.MakeMesh(s.inside), s.where, s.options);
+    Wrap(model, s.inside == 0 ? world.mesh() : world.MakeMesh(s.inside), s.where, Sums(s.options));
     Initialize(model, world.device(), 1);
     PoisonFreeMemory(world.device());
     Tape tape;
@@ -184,7 +184,7 @@ TEST(Participate, ContributesWhatWasSummedUpBefore) {
     });
     RunRanks(2, [&](World& world) {
       ShardModel model;
-      Wrap(model, world.mesh(), where, {});
+      Wrap(model, world.mesh(), where, Sums());
       Initialize(model, world.device(), 1);
       Tape tape;
       for (int step : {0, 1}) {
@@ -318,9 +318,9 @@ TEST(Participate, OfAnExpertWithUnitsInsideGoesIntoAUnitScope) {
   const Whole want = GradientsOf(plain, nullptr);
   RunRanks(3, [&](World& world) {
     Model model;
-    FullyShard(model.router, world.mesh());
-    FullyShard(model.expert.inner, world.mesh());
-    FullyShard(model.expert, world.mesh(), {.reshard_after_forward = true});
+    FullyShard(model.router, world.mesh(), Sums());
+    FullyShard(model.expert.inner, world.mesh(), Sums());
+    FullyShard(model.expert, world.mesh(), Sums({.reshard_after_forward = true}));
     Initialize(model, world.device(), 1);
     Tape own;
     const Recording on(own);

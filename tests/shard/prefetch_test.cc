@@ -54,9 +54,9 @@ Trained Train(World& world, int prefetch, const std::vector<std::vector<int>>& o
   Probe probe(model);
   for (auto& block : model.blocks) {
     if (checkpoint) Checkpoint(*block);
-    FullyShard(*block, world.mesh(), {.prefetch = prefetch});
+    FullyShard(*block, world.mesh(), Sums({.prefetch = prefetch}));
   }
-  FullyShard(model, world.mesh(), {.prefetch = prefetch});
+  FullyShard(model, world.mesh(), Sums({.prefetch = prefetch}));
   Initialize(model, world.device(), 1);
   Trained run;
   for (size_t step = 0; step < orders.size(); ++step) {
@@ -131,7 +131,7 @@ TEST(Prefetch, AnotherOrderIsRightAndLeavesNothingGathered) {
 TEST(Prefetch, WaitsForNewParameters) {
   RunRanks(2, [](World& world) {
     ShardModel model;
-    ShardAll(model, world.mesh());
+    ShardAll(model, world.mesh(), Sums());
     Initialize(model, world.device(), 1);
     double first = 0.0;
     for (int step = 0; step < 4; ++step) {
@@ -163,7 +163,7 @@ TEST(Prefetch, AFailureWhileAGatherIsAheadReachesEveryRank) {
       AddHooks(model.block(0), {.before_forward = [&](const Module&) {
                  if (breaks) throw std::runtime_error("rank 1 broke");
                }});
-      ShardAll(model, world.mesh(), {.prefetch = 2});
+      ShardAll(model, world.mesh(), Sums({.prefetch = 2}));
       Initialize(model, world.device(), 1);
       for (int step = 0; step < 3; ++step) {
         breaks = step == 2 && world.rank() == 1;
@@ -183,7 +183,7 @@ TEST(Prefetch, EvaluationFollowsItsOwnOrder) {
   RunRanks(2, [](World& world) {
     ShardModel model;
     Probe probe(model);
-    ShardAll(model, world.mesh());
+    ShardAll(model, world.mesh(), Sums());
     Initialize(model, world.device(), 1);
     const Variable x = InputOf(world.device(), 0);
     for (int k = 0; k < 2; ++k) {
@@ -198,7 +198,7 @@ TEST(Prefetch, TheFirstGatherThatDiffersEndsItAndWhatCameForNothingIsFreed) {
   RunRanks(2, [](World& world) {
     ShardModel model;
     Probe probe(model);
-    ShardAll(model, world.mesh());
+    ShardAll(model, world.mesh(), Sums());
     Initialize(model, world.device(), 1);
     const Variable x = InputOf(world.device(), 0);
     const std::vector<std::pair<std::vector<int>, std::string>> evaluations = {
@@ -217,7 +217,7 @@ TEST(Prefetch, TheFirstGatherThatDiffersEndsItAndWhatCameForNothingIsFreed) {
 TEST(Prefetch, ByHandIsUsedByTheNextCallOrGivenBack) {
   RunRanks(2, [](World& world) {
     ShardModel model;
-    ShardAll(model, world.mesh(), {.prefetch = 0});
+    ShardAll(model, world.mesh(), Sums({.prefetch = 0}));
     Initialize(model, world.device(), 1);
     Unit* unit = UnitOf(model.block(1));
     StartUnshard(model.block(1));
@@ -267,7 +267,7 @@ TEST(Prefetch, ByHandIsUsedByTheNextCallOrGivenBack) {
 TEST(Prefetch, RefusesANegativeDepth) {
   RunRanks(1, [](World& world) {
     ShardModel model;
-    EXPECT_TRUE(Contains(ErrorOf([&] { FullyShard(model, world.mesh(), {.prefetch = -1}); }),
+    EXPECT_TRUE(Contains(ErrorOf([&] { FullyShard(model, world.mesh(), Sums({.prefetch = -1})); }),
                          "prefetch is -1"));
   });
 }

@@ -73,8 +73,8 @@ TEST(SeveralModels, ATeacherWithoutRecordingBesideAStudentOnOneMesh) {
       }
       RunRanks(ranks, [&](World& world) {
         ShardModel student, teacher;
-        ShardAll(student, world.mesh());
-        ShardAll(teacher, world.mesh());
+        ShardAll(student, world.mesh(), Sums());
+        ShardAll(teacher, world.mesh(), Sums());
         Initialize(student, world.device(), 1);
         Initialize(teacher, world.device(), 2);
         Tape tape;
@@ -107,7 +107,7 @@ TEST(SeveralModels, TwoStudentsOnOneMeshWithATapeEach) {
           std::array<ShardModel, 2> models;
           std::array<Tape, 2> tapes;
           for (ShardModel& model : models) {
-            ShardAll(model, world.mesh(), {.reduce_once = reduce_once});
+            ShardAll(model, world.mesh(), Sums({.reduce_once = reduce_once}));
             Initialize(model, world.device(), 1);
           }
           for (int step = 0; step < kSteps; ++step) {
@@ -154,7 +154,7 @@ TEST(SeveralModels, ForwardsAndBackwardsOfMicroBatchesTakeTurns) {
           SCOPED_TRACE(absl::StrCat(ranks, " ranks, ", in_flight, " in flight"));
           RunRanks(ranks, [&](World& world) {
             ShardModel model;
-            ShardAll(model, world.mesh(), options);
+            ShardAll(model, world.mesh(), Sums(options));
             Initialize(model, world.device(), 1);
             PoisonFreeMemory(world.device());
             SetGradientSync(model, sync);
@@ -184,10 +184,10 @@ TEST(SeveralModels, ForwardsAndBackwardsOfMicroBatchesTakeTurns) {
 // Blocks 0 and 2 are cut over all ranks, block 1 over pairs: four ranks, two copies of it.
 void ShardOverTwoMeshes(ShardModel& model, const World& world, const FullyShardOptions& options,
                         bool root) {
-  FullyShard(model.block(0), world.mesh(), options);
-  FullyShard(model.block(1), world.MakeMesh(world.size() / 2), options);
-  FullyShard(model.block(2), world.mesh(), options);
-  if (root) FullyShard(model, world.mesh());
+  FullyShard(model.block(0), world.mesh(), Sums(options));
+  FullyShard(model.block(1), world.MakeMesh(world.size() / 2), Sums(options));
+  FullyShard(model.block(2), world.mesh(), Sums(options));
+  if (root) FullyShard(model, world.mesh(), Sums());
 }
 
 TEST(SeveralModels, OneModelOverTwoMeshes) {
@@ -249,9 +249,9 @@ TEST(SeveralModels, OneRankRecoversFromAFailureOnTheOtherMesh) {
   RunRanks(1, [&](World& world) {
     ShardModel model;
     const Mesh other(world.mesh().groups(), nullptr, world.device());
-    FullyShard(model.block(0), world.mesh());
-    FullyShard(model.block(1), other, {.reduce_once = true});
-    FullyShard(model, world.mesh());
+    FullyShard(model.block(0), world.mesh(), Sums());
+    FullyShard(model.block(1), other, Sums({.reduce_once = true}));
+    FullyShard(model, world.mesh(), Sums());
     Initialize(model, world.device(), 1);
     Tape tape;
     {

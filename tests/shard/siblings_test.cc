@@ -15,7 +15,7 @@ void ShardBlocks(ShardModel& model, const Mesh& mesh, const FullyShardOptions& o
                  bool checkpoint = false) {
   model.head.weight().set_requires_grad(false);
   for (auto& block : model.blocks) {
-    FullyShard(*block, mesh, options);
+    FullyShard(*block, mesh, Sums(options));
     if (checkpoint) Checkpoint(*block);
   }
 }

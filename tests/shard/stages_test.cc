@@ -54,7 +54,7 @@ void ExpectReference(Ranks ranks, const FullyShardOptions& options, const Patter
                      const Whole& want) {
   RunRanks(ranks.first, [&](World& world) {
     ShardModel model;
-    ShardAll(model, world.MakeMesh(ranks.second), options);
+    ShardAll(model, world.MakeMesh(ranks.second), Sums(options));
     Initialize(model, world.device(), 1);
     PoisonFreeMemory(world.device());
     Tape tape;
@@ -135,7 +135,7 @@ TEST(Stages, HoldWhatTheTableSays) {
     SCOPED_TRACE(want.name);
     RunRanks(4, [&](World& world) {
       ShardModel model(1);
-      FullyShard(model, world.MakeMesh(2), {.stage = want.stage});
+      FullyShard(model, world.MakeMesh(2), Sums({.stage = want.stage}));
       Initialize(model, world.device(), 1);
       Tape tape;
       {

@@ -66,7 +66,7 @@ class Step {
 TEST(UnitEvents, ForwardGathersInOrderBackwardGathersAndReducesInReverse) {
   RunLogged([](World& world, CollectiveLog& log) {
     ShardModel model;
-    ShardAll(model, world.mesh());
+    ShardAll(model, world.mesh(), Sums());
     Initialize(model, world.device(), 1);
     Step step(world, model);
     const Recording on(step.tape);
@@ -85,7 +85,7 @@ TEST(UnitEvents, ForwardGathersInOrderBackwardGathersAndReducesInReverse) {
 TEST(UnitEvents, WithoutReshardingTheForwardsGatherServesTheBackward) {
   RunLogged([](World& world, CollectiveLog& log) {
     ShardModel model;
-    ShardAll(model, world.mesh(), {.reshard_after_forward = false});
+    ShardAll(model, world.mesh(), Sums({.reshard_after_forward = false}));
     Initialize(model, world.device(), 1);
     Step step(world, model);
     const Recording on(step.tape);
@@ -101,7 +101,7 @@ TEST(UnitEvents, WithoutReshardingTheForwardsGatherServesTheBackward) {
 TEST(UnitEvents, RootStaysGatheredBetweenForwardAndBackwardAndBlocksDoNot) {
   RunLogged([](World& world, CollectiveLog&) {
     ShardModel model;
-    ShardAll(model, world.mesh());
+    ShardAll(model, world.mesh(), Sums());
     Initialize(model, world.device(), 1);
     Step step(world, model);
     const Recording on(step.tape);
@@ -117,7 +117,7 @@ TEST(UnitEvents, RootStaysGatheredBetweenForwardAndBackwardAndBlocksDoNot) {
 TEST(UnitEvents, RootThatReshardsIsGatheredAgain) {
   RunLogged([](World& world, CollectiveLog& log) {
     ShardModel model(1);
-    FullyShard(model, world.mesh(), {.reshard_after_forward = true});
+    FullyShard(model, world.mesh(), Sums({.reshard_after_forward = true}));
     Initialize(model, world.device(), 1);
     Step step(world, model);
     const Recording on(step.tape);
@@ -132,7 +132,7 @@ TEST(UnitEvents, RootThatReshardsIsGatheredAgain) {
 TEST(UnitEvents, EachOfManyForwardsBeforeOneBackwardReducesOnce) {
   RunLogged([](World& world, CollectiveLog& log) {
     ShardModel model;
-    ShardAll(model, world.mesh());
+    ShardAll(model, world.mesh(), Sums());
     Initialize(model, world.device(), 1);
     Step step(world, model);
     const Recording on(step.tape);
@@ -151,7 +151,7 @@ TEST(UnitEvents, EachOfManyForwardsBeforeOneBackwardReducesOnce) {
 TEST(UnitEvents, BlockCalledTwiceInOneForwardGathersAndReducesForEachCall) {
   RunLogged([](World& world, CollectiveLog& log) {
     ShardModel model;
-    ShardAll(model, world.mesh());
+    ShardAll(model, world.mesh(), Sums());
     Initialize(model, world.device(), 1);
     Step step(world, model);
     const Recording on(step.tape);
@@ -168,7 +168,7 @@ TEST(UnitEvents, FrozenSegmentsAreGatheredAndNeverReduced) {
     model.block(0).up.weight().set_requires_grad(false);
     for (const Parameter& parameter : model.block(1).parameters())
       parameter.set_requires_grad(false);
-    ShardAll(model, world.mesh());
+    ShardAll(model, world.mesh(), Sums());
     Initialize(model, world.device(), 1);
     Step step(world, model);
     const Recording on(step.tape);
@@ -187,7 +187,7 @@ TEST(UnitEvents, FrozenSegmentsAreGatheredAndNeverReduced) {
 TEST(UnitEvents, UnusedUnitHasNoCollectivesAndNoGradient) {
   RunLogged([](World& world, CollectiveLog& log) {
     ShardModel model;
-    ShardAll(model, world.mesh());
+    ShardAll(model, world.mesh(), Sums());
     Initialize(model, world.device(), 1);
     Step step(world, model);
     const Recording on(step.tape);
@@ -204,7 +204,7 @@ TEST(UnitEvents, UnusedUnitHasNoCollectivesAndNoGradient) {
 TEST(UnitEvents, EvaluationGathersOnceAndLeavesEverythingSharded) {
   RunLogged([](World& world, CollectiveLog& log) {
     ShardModel model;
-    ShardAll(model, world.mesh(), {.reshard_after_forward = false});
+    ShardAll(model, world.mesh(), Sums({.reshard_after_forward = false}));
     Initialize(model, world.device(), 1);
     const auto held = [&] {
       return world.device().allocator().stats()[MemoryCategory::kUnsharded].current_bytes;
@@ -222,7 +222,7 @@ TEST(UnitEvents, EvaluationGathersOnceAndLeavesEverythingSharded) {
 TEST(UnitEvents, ChangedParametersAreGatheredAgain) {
   RunLogged([](World& world, CollectiveLog& log) {
     ShardModel model(1);
-    ShardAll(model, world.mesh());
+    ShardAll(model, world.mesh(), Sums());
     Initialize(model, world.device(), 1);
     Step step(world, model);
     const Recording on(step.tape);
@@ -239,7 +239,7 @@ TEST(UnitEvents, ChangedParametersAreGatheredAgain) {
 TEST(UnitEvents, ForwardGathersOfANeverUsedLossAreFreedByTheRootsBackward) {
   RunLogged([](World& world, CollectiveLog&) {
     ShardModel model;
-    ShardAll(model, world.mesh(), {.reshard_after_forward = false});
+    ShardAll(model, world.mesh(), Sums({.reshard_after_forward = false}));
     Initialize(model, world.device(), 1);
     Step step(world, model);
     const Recording on(step.tape);

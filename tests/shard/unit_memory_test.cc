@@ -22,7 +22,7 @@ TEST(UnitMemory, AllIsReturnedWhenTheModelIsDeleted) {
       Parameter kept;
       {
         ShardModel model;
-        ShardAll(model, world.mesh(), {.reshard_after_forward = false});
+        ShardAll(model, world.mesh(), Sums({.reshard_after_forward = false}));
         Initialize(model, world.device(), 1);
         Tape tape;
         const Recording on(tape);
@@ -47,7 +47,7 @@ TEST(UnitMemory, StepHoldsShardsAndGradientShardsOnlyHoweverSlowTheReductions) {
       2,
       [](World& world) {
         ShardModel model;
-        ShardAll(model, world.mesh());
+        ShardAll(model, world.mesh(), Sums());
         Initialize(model, world.device(), 1);
         Tape tape;
         {

@@ -57,7 +57,7 @@ TEST(UnitPrecisionSums, ABf16WireIsSummedInF32InRankOrderToTheBit) {
     }
     RunRanks(ranks, [&](World& world) {
       Plain model;
-      FullyShard(model, world.mesh(), {.precision = {.reduce = DType::kBF16}});
+      FullyShard(model, world.mesh(), Sums({.precision = {.reduce = DType::kBF16}}));
       Initialize(model, world.device(), 1);
       Tape tape;
       const Recording on(tape);
@@ -79,7 +79,7 @@ TEST(UnitPrecisionSums, ABf16WireBetweenCopiesRoundsTheSumsOnceMore) {
   }
   RunRanks(4, [&](World& world) {
     Plain model;
-    FullyShard(model, world.MakeMesh(2), {.precision = {.reduce = DType::kBF16}});
+    FullyShard(model, world.MakeMesh(2), Sums({.precision = {.reduce = DType::kBF16}}));
     Initialize(model, world.device(), 1);
     Tape tape;
     const Recording on(tape);
@@ -116,7 +116,7 @@ TEST(UnitPrecisionSums, MicroBatchesAreAddedUpInF32) {
       }
       RunRanks(ranks, [&](World& world) {
         Plain model;
-        FullyShard(model, world.mesh(), {.precision = {.reduce = DType::kBF16}});
+        FullyShard(model, world.mesh(), Sums({.precision = {.reduce = DType::kBF16}}));
         Initialize(model, world.device(), 1);
         Tape tape;
         for (int k = 0; k < kMicroBatches; ++k) {
@@ -139,7 +139,7 @@ TEST(UnitPrecisionSums, MicroBatchesAreAddedUpInF32) {
 TEST(UnitPrecisionSums, GradientsOfBf16ComputeAreAddedUpInF32) {
   RunRanks(2, [](World& world) {
     Plain model;
-    FullyShard(model, world.mesh(), {.precision = kBf16});
+    FullyShard(model, world.mesh(), Sums({.precision = kBf16}));
     Initialize(model, world.device(), 1);
     SetGradientSync(model, GradientSync::kNone);
     std::vector<float> want(11, 0.0f);
@@ -188,8 +188,8 @@ TEST(UnitPrecisionSums, AUnitOfSeveralDTypesKeepsThemApart) {
     RunRecorded(2, [&](World& world, CollectiveLog& log) {
       Mixed model;
       FullyShard(model, world.mesh(),
-                 {.reshard_after_forward = true,
-                  .precision = {.parameters = narrow ? std::optional(DType::kBF16) : kOwn}});
+                 Sums({.reshard_after_forward = true,
+                       .precision = {.parameters = narrow ? std::optional(DType::kBF16) : kOwn}}));
       Initialize(model, world.device(), 1);
       Tape tape;
       const Recording on(tape);

@@ -121,8 +121,8 @@ TEST(UnitPrecision, BodySeesTheComputeDTypeAndBytesFollowTheWire) {
       RunRecorded(2, [&](World& world, CollectiveLog& log) {
         Layer layer(world.device());
         FullyShard(layer, world.mesh(),
-                   {.reshard_after_forward = reshard,
-                    .precision = {.parameters = policy.parameters, .reduce = policy.reduce}});
+                   Sums({.reshard_after_forward = reshard,
+                         .precision = {.parameters = policy.parameters, .reduce = policy.reduce}}));
         Initialize(layer, world.device(), 1);
         Tape tape;
         const Recording on(tape);
@@ -170,10 +170,10 @@ TEST(UnitPrecision, EachUnitHasItsOwnPolicy) {
     SCOPED_TRACE(c.name);
     RunRanks(2, [&](World& world) {
       Chain model;
-      FullyShard(model.layer(0), world.mesh());
-      FullyShard(model.layer(1), world.mesh(), {.precision = c.middle});
-      FullyShard(model.layer(2), world.mesh(), {.precision = c.last});
-      FullyShard(model, world.mesh());
+      FullyShard(model.layer(0), world.mesh(), Sums());
+      FullyShard(model.layer(1), world.mesh(), Sums({.precision = c.middle}));
+      FullyShard(model.layer(2), world.mesh(), Sums({.precision = c.last}));
+      FullyShard(model, world.mesh(), Sums());
       Initialize(model, world.device(), 1);
       model.cast_by_hand = c.by_hand;
       Tape tape;
@@ -257,7 +257,7 @@ TEST(UnitPrecision, NestedStructsAreCastOnTheirWayInAndOut) {
                         Case{{.parameters = bf16, .output = f32}, {bf16, bf16, bf16, i64}, f32}}) {
     RunRanks(2, [&](World& world) {
       Structured model;
-      FullyShard(model, world.mesh(), {.precision = c.precision});
+      FullyShard(model, world.mesh(), Sums({.precision = c.precision}));
       Initialize(model, world.device(), 1);
       Features given;
       given.ids = Variable(TensorOf<int64_t>(world.device(), {4, 2}, {2}));
@@ -290,7 +290,7 @@ TEST(UnitPrecision, ARecomputeSeesTheSameDTypes) {
             Layer layer(world.device());
             const CheckpointOptions options{.early_stop = early_stop};
             if (checkpoint && inside) Checkpoint(layer, options);
-            FullyShard(layer, world.mesh(), {.precision = precision});
+            FullyShard(layer, world.mesh(), Sums({.precision = precision}));
             if (checkpoint && !inside) Checkpoint(layer, options);
             Initialize(layer, world.device(), 1);
             Tape tape;
