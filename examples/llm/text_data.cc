@@ -1,50 +1,24 @@
 #include "llm/text_data.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "data/byte_tokenizer.h"
 
 namespace llm {
 namespace {
 
 constexpr int64_t kValidationShare = 20;  // one part in this many
 
-absl::Status AppendFile(const std::string& name, std::vector<uint8_t>& text) {
-  std::error_code error;
-  const std::filesystem::file_status status = std::filesystem::status(name, error);
-  if (!std::filesystem::exists(status)) {
-    return absl::NotFoundError(absl::StrCat("text file ", name, " cannot be found",
-                                            error ? ": " + error.message() : std::string()));
-  }
-  if (std::filesystem::is_directory(status)) {
-    return absl::InvalidArgumentError(absl::StrCat("text file ", name, " is a folder"));
-  }
-  std::ifstream file(name, std::ios::binary);
-  if (!file) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("text file ", name, " cannot be opened: ", std::strerror(errno)));
-  }
-  const size_t before = text.size();
-  text.insert(text.end(), std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
-  if (file.bad()) return absl::InternalError(absl::StrCat("text file ", name, " cannot be read"));
-  if (text.size() == before) {
-    return absl::InvalidArgumentError(absl::StrCat("text file ", name, " is empty"));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<TextData> ReadText(const std::vector<std::string>& files, int64_t seq) {
   std::vector<uint8_t> text;
   for (const std::string& name : files) {
-    if (absl::Status status = AppendFile(name, text); !status.ok()) return status;
+    const absl::StatusOr<data::TextFile> file = data::TextFile::Open(name);
+    if (!file.ok()) return file.status();
+    text.insert(text.end(), file->bytes().begin(), file->bytes().end());
   }
   return SplitText(std::move(text), seq);
 }

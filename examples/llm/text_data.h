@@ -7,11 +7,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "data/byte_tokenizer.h"
 
 namespace llm {
 
 // The tokens of this example are bytes.
-inline constexpr int64_t kVocabulary = 256;
+inline constexpr int64_t kVocabulary = data::kByteVocabulary;
 
 // A text cut into the part a model learns and the part it is measured on.
 struct TextData {
@@ -23,9 +24,8 @@ struct TextData {
 // one window where a twentieth is shorter.
 //
 // Errors: kNotFound, kPermissionDenied or kInvalidArgument naming the file that is missing,
-// unreadable,
-//   no regular file or empty; kInvalidArgument when the text holds fewer than one window of `seq` +
-//   1 bytes for each part, with both numbers.
+//   unreadable, no regular file or empty; kInvalidArgument when the text holds fewer than one
+//   window of `seq` + 1 bytes for each part, with both numbers.
 absl::StatusOr<TextData> ReadText(const std::vector<std::string>& files, int64_t seq);
 
 // The part of ReadText behind the files: cuts `text` into both parts.
