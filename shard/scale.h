@@ -1,12 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
-
-#include "sherd/autograd/module.h"
-#include "sherd/runtime/base/call_site.h"
 
 namespace sherd {
 
@@ -62,6 +58,7 @@ class ScaleOwner {
     std::string by;
   };
   const Owned* Find(const Unit& root) const;
+  bool reported(ScaleBy owner) const { return (reported_ >> static_cast<int>(owner) & 1u) != 0; }
   // Logs who divides, on rank 0, the first time that it is this one.
   void Report(ScaleBy owner, const std::string& text);
 
@@ -69,48 +66,6 @@ class ScaleOwner {
   std::vector<Owned> owned_;
   int windows_ = 0;        // backwards of windows that run
   uint32_t reported_ = 0;  // a bit for each ScaleBy
-};
-
-// Owns the scale of all roots of a model while it lives: what an Accumulation holds. Does nothing
-// for a model that is not sharded.
-class WindowScale {
- public:
-  // Errors: those of ScaleOwner::Acquire; kFailedPrecondition while a unit of the model holds
-  //   gradients, which others have scaled, naming the parameter; kInvalidArgument if a unit inside
-  //   says other than its root, naming both.
-  WindowScale(const Module& model, CallSite site);
-  ~WindowScale();
-  WindowScale(const WindowScale&) = delete;
-  WindowScale& operator=(const WindowScale&) = delete;
-
-  // Whether windows divide; false with ScaleBy::kCaller: they hand out plain sums.
-  bool divides() const { return divides_; }
-
-  // While it lives, backwards over the model are a window's.
-  class Backward {
-   public:
-    explicit Backward(const WindowScale& scale) : scale_(scale) { scale_.Count(1); }
-    ~Backward() { scale_.Count(-1); }
-    Backward(const Backward&) = delete;
-    Backward& operator=(const Backward&) = delete;
-
-   private:
-    const WindowScale& scale_;
-  };
-
- private:
-  struct Root {
-    std::shared_ptr<ShardContext> context;
-    const Unit* unit;
-  };
-  void Release() noexcept;
-  // Counts backwards of windows that run.
-  void Count(int change) const;
-
-  std::string name_;
-  std::vector<Root> roots_;  // whose scale is owned
-  std::vector<std::shared_ptr<ShardContext>> contexts_;
-  bool divides_ = true;
 };
 
 }  // namespace sherd

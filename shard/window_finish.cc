@@ -96,7 +96,7 @@ WindowState::Verdict WindowState::Reduce(NormType norm) {
   Verdict verdict{.finite = !LossScaler::FoundInf(agreed)};
   const LossScaler* const scaler = shared_->options.scaler;
   if (scaler != nullptr) verdict.unscale = scaler->grad_scale();
-  if (streaming_ && DivisorOf(0) > 0.0) verdict.unscale /= DivisorOf(0);
+  if (streaming_ && DividedBy(0) > 0.0) verdict.unscale /= DividedBy(0);
   verdict.norm = TotalNorm(norm, agreed) * verdict.unscale;
   return verdict;
 }
@@ -187,7 +187,7 @@ StepResult WindowState::Describe(const Verdict& verdict) const {
   result.micro_batches = held_everywhere_;
   result.grad_norm = verdict.norm;
   for (size_t t = 0; t < terms_.size(); ++t) {
-    const double divisor = DivisorOf(t);
+    const double divisor = DividedBy(t);
     result.losses.push_back(divisor > 0.0 ? terms_[t].loss / divisor : 0.0);
     result.loss += shared_->options.losses[t].weight * result.losses.back();
   }

@@ -283,7 +283,7 @@ void WindowState::Seed(std::span<const LossSum> losses, std::vector<Variable>& r
   for (const bool with_empty : {false, true}) {
     for (size_t t = 0; t < losses.size(); ++t) {
       if (!losses[t].value.defined() || (IsEmpty(t, losses[t]) && !with_empty)) continue;
-      const double divisor = streaming_ ? 1.0 : DivisorOf(t);
+      const double divisor = streaming_ ? 1.0 : DividedBy(t);
       const double weight = shared_->options.losses[t].weight;
       const Tensor& value = losses[t].value.value();
       seeds.push_back(Tensor::Empty(value.device(), value.dtype(), value.shape()));

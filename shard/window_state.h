@@ -11,8 +11,8 @@
 #include "sherd/runtime/base/call_site.h"
 #include "sherd/shard/context.h"
 #include "sherd/shard/loss_terms.h"
-#include "sherd/shard/scale.h"
 #include "sherd/shard/window_options.h"
+#include "sherd/shard/window_scale.h"
 
 namespace sherd::internal {
 
@@ -106,6 +106,8 @@ class WindowState {
   std::vector<int64_t> GatherCounts(int64_t mine) const;
   // By what the sum of a term is divided; 0 where there is nothing to divide.
   double DivisorOf(size_t term) const;
+  // By what a window divides it: by 1 where the caller does (ScaleBy::kCaller).
+  double DividedBy(size_t term) const { return shared_->scale->divides() ? DivisorOf(term) : 1.0; }
   // Tells the units how far the gradients of micro-batch `index` go.
   void SetSync(int64_t index) const;
   // Micro-batch `index` begins, which ranks in `has` compute.

@@ -22,6 +22,7 @@ struct Lines {
   LogSink Sink() {
     return [this](const LogRecord& record) {
       const std::lock_guard<std::mutex> lock(mutex);
+      if (record.level == LogLevel::kInfo) return;  // who divides
       EXPECT_EQ(record.level, LogLevel::kWarning);
       all.push_back("rank " + std::to_string(record.rank) + ": " + std::string(record.text));
     };
@@ -124,7 +125,7 @@ TEST(CheckpointOrder, AroundSeveralGathersThreeTimesAndSaysSoOnce) {
     ASSERT_EQ(lines.all.size(), static_cast<size_t>(ranks)) << "each rank once";
     EXPECT_TRUE(
         Contains(lines.all[0], "the checkpointed call of the root module is around 4 calls"));
-    EXPECT_TRUE(Contains(lines.all[0], "FullyShard(Checkpoint(block), mesh, Sums())"));
+    EXPECT_TRUE(Contains(lines.all[0], "FullyShard(Checkpoint(block), mesh)"));
   }
 }
 

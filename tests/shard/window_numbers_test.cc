@@ -71,6 +71,32 @@ TEST(WindowNumbersTest, LearningRateFollowsOptimizerStepsForAnyRanksAndMicroBatc
   }
 }
 
+TEST(WindowNumbersTest, CallerThatDividesIsGivenSums) {
+  for (bool stream : {false, true}) {
+    RunRanks(2, [&](World& world) {
+      LinearLayer model(1, 1, Initializer::Constant(0.0), DType::kF64);
+      FullyShard(model, world.mesh(), {.scale = ScaleBy::kCaller});
+      OneWeight rank(world, /*sharded=*/false);
+      Initialize(model, world.device(), 1);
+      Accumulation accumulation(model);
+      KeepStep optimizer(model, &world.group());
+      auto loader = LoaderFor(std::vector<Tokens>{Tokens::Of(10, 2.0)});
+      const auto run = [&](auto window) {
+        for (const Tokens& batch : *window) {
+          const Recording on(rank.tape);
+          const Variable x(Tensor::FromHost<double>(world.device(), batch.gradients, {10, 1}));
+          window->Backward({Sum(model(x)), batch.count()});
+        }
+        return window->Finish(optimizer, 1e-3);
+      };
+      const StepResult result = stream ? run(accumulation.Stream(loader, CountTokens))
+                                       : run(accumulation.Next(loader, CountTokens));
+      EXPECT_EQ(result.items, 20);
+      EXPECT_EQ(optimizer.gradients.at("weight")[0], 40.0);
+    });
+  }
+}
+
 TEST(WindowNumbersTest, EpochsAreCutApart) {
   // 10 micro-batches, four to a window, two epochs: 3 steps each.
   RunRanks(1, [](World& world) {
