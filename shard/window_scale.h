@@ -32,7 +32,8 @@ class WindowScale {
   // Whether windows divide; false with ScaleBy::kCaller: they hand out plain sums.
   bool divides() const { return divides_; }
 
-  // While it lives, backwards over the model are a window's.
+  // While it lives, backwards over the model are a window's, whose seeds are scaled already.
+  // Allocates nothing.
   class Backward {
    public:
     explicit Backward(const WindowScale& scale) : scale_(scale) { scale_.Count(1); }
