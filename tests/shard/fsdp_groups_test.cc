@@ -121,8 +121,7 @@ Recipe<HeadedModel> HeadedRecipe(Grouping grouping, bool tied, const FullyShardO
                   sum = sum.defined() ? Add(sum, loss) : loss;
                 }
                 return sum;
-              },
-          .steps = 6};
+              }};
 }
 
 // The forward without the head, then the head in chunks with a backward each, then the rest.
@@ -220,7 +219,6 @@ TEST(FsdpGroups, ChunksOfSeveralMicroBatchesSynchronisedLast) {
     for (const GradientSync before_last : {GradientSync::kNone, GradientSync::kCutOnly}) {
       SCOPED_TRACE(absl::StrCat("grouping ", static_cast<int>(grouping), tied ? ", tied" : ""));
       Recipe<HeadedModel> recipe = HeadedRecipe(grouping, tied, {}, 9, kMicroBatches);
-      recipe.steps = 2;
       recipe.run = [=](HeadedModel& model, Tape& tape, const Device& device, int rank, int step) {
         double sum = 0.0;
         for (int64_t micro = 0; micro < kMicroBatches; ++micro) {

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "sherd/autograd/ops/activation.h"
+#include "sherd/autograd/ops/norm.h"
 #include "tests/shard/training.h"
 
 namespace sherd::testing {
@@ -75,6 +76,71 @@ TEST(FsdpTraining, RootAloneWithUnevenShapes) {
   }
 }
 
+// A LayerNorm with its weight and bias, and an RMSNorm, each before a linear layer.
+class NormedBlock : public Module {
+ public:
+  static constexpr int64_t kChannels = 5;
+  NormedBlock()
+      : weight(RegisterParameter("weight", {kChannels}, Initializer::Normal(0.7), DType::kF64)),
+        bias(RegisterParameter("bias", {kChannels}, Initializer::Normal(0.7), DType::kF64)) {
+    RegisterModule("up", up);
+    RegisterModule("rms", rms);
+    RegisterModule("down", down);
+  }
+  Variable operator()(const Variable& x) {
+    return Call(
+        *this,
+        [](NormedBlock& self, const Variable& x) {
+          const Variable y = Relu(self.up(LayerNorm(x, self.weight, self.bias)));
+          return Add(x, self.down(self.rms(y)));
+        },
+        x);
+  }
+  const Parameter weight;
+  const Parameter bias;
+  LinearLayer up{kChannels, 7, Initializer::Normal(0.4), DType::kF64};
+  RmsNormLayer rms{7, 1e-5, DType::kF64};
+  LinearLayer down{7, kChannels, Initializer::Normal(0.4), DType::kF64};
+};
+
+class NormedModel : public Module {
+ public:
+  NormedModel() {
+    RegisterModule("block0", block0);
+    RegisterModule("block1", block1);
+  }
+  Variable operator()(const Variable& x) {
+    return Call(
+        *this, [](NormedModel& self, const Variable& x) { return self.block1(self.block0(x)); }, x);
+  }
+  NormedBlock block0;
+  NormedBlock block1;
+};
+
+TEST(FsdpTraining, NormLayersOfBothKinds) {
+  for (const Kept& kept : kKept) {
+    SCOPED_TRACE(kept.name);
+    const FullyShardOptions options = kept.options;
+    Recipe<NormedModel> recipe{
+        .shard =
+            [=](NormedModel& model, const Mesh& mesh) {
+              FullyShard(model.block0, mesh, options);
+              FullyShard(model.block1, mesh, options);
+              FullyShard(model, mesh, options);
+            },
+        .loss =
+            [](NormedModel& model, const Device& device, int rank, int step) {
+              return Energy(model(InputOf(device, rank, static_cast<uint64_t>(step))));
+            }};
+    for (int ranks : {1, 2, 3, 4}) {
+      if (options.park > 0 && ranks % options.park != 0) continue;
+      ExpectTrains(ranks, recipe);
+    }
+    recipe.inside = 2;
+    ExpectTrains(4, recipe);
+  }
+}
+
 TEST(FsdpTraining, ManyUnitsHoweverTheyAreKept) {
   for (const Kept& kept : kKept) {
     SCOPED_TRACE(kept.name);
@@ -99,9 +165,7 @@ TEST(FsdpTraining, SlowGathersReductionsAndBoth) {
   for (const Kept& kept : kKept) {
     for (const char* slow : {"gather", "reduce", ""}) {
       SCOPED_TRACE(absl::StrCat(kept.name, ", slow ", slow));
-      Recipe<ShardModel> recipe = BlockRecipe(kept.options);
-      recipe.steps = 4;
-      ExpectTrains(2, recipe, Delayed(slow, absl::Milliseconds(4)));
+      ExpectTrains(2, BlockRecipe(kept.options), Delayed(slow, absl::Milliseconds(2)));
     }
   }
 }

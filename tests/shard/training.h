@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "sherd/autograd/optim/adamw.h"
 #include "sherd/runtime/comm/delayed_group.h"
 #include "sherd/runtime/comm/forwarding_group.h"
@@ -36,8 +37,9 @@ struct Recipe {
 };
 
 struct Trained {
-  std::vector<double> losses;  // of all ranks together, one for each step
-  Whole values;                // after the last step
+  std::vector<double> losses;    // of all ranks together, one for each step
+  std::vector<Whole> gradients;  // summed over ranks, of each step
+  Whole values;                  // after the last step
 };
 
 inline constexpr double kTrainingRate = 1e-2;
@@ -68,6 +70,7 @@ Trained TrainPlain(const Recipe<M>& recipe, int ranks) {
       tape.Reset();
     }
     trained.losses.push_back(sum);
+    trained.gradients.push_back(GradientsOf(*model, nullptr));
     StepAndClear(optimizer);
   }
   trained.values = ValuesOf(*model, nullptr);
@@ -97,6 +100,7 @@ Trained TrainSharded(const Recipe<M>& recipe, World& world) {
     }
     tape.Reset();
     recipe.after_backward(*model, step);
+    trained.gradients.push_back(GradientsOf(*model, &world.group()));
     StepAndClear(optimizer);
     world.group().AllReduce(&sum, 1, DType::kF64);
     trained.losses.push_back(sum);
@@ -111,13 +115,16 @@ inline void ExpectSameTraining(const Trained& got, const Trained& want, double t
     EXPECT_LE(std::abs(got.losses[step] - want.losses[step]),
               tolerance * std::abs(want.losses[step]))
         << "the loss of step " << step;
+    SCOPED_TRACE(absl::StrCat("the gradients of step ", step));
+    ExpectClose(got.gradients[step], want.gradients[step], tolerance);
   }
   // So that a loss that does not depend on the training cannot agree by chance.
   EXPECT_NE(want.losses.front(), want.losses.back());
   ExpectClose(got.values, want.values, tolerance);
 }
 
-// Expects the losses of every step and the last values of all parameters to be the plain ones.
+// Expects the losses and gradients of every step and the last values of all parameters to be the
+// plain ones.
 template <typename M>
 void ExpectTrains(int ranks, const Recipe<M>& recipe, const RankOptions& options = {}) {
   SCOPED_TRACE(ranks);
