@@ -195,6 +195,10 @@ StepResult WindowState::Describe(const Verdict& verdict) const {
 }
 
 void WindowState::Close() {
+  // A unit that the last micro-batch did not call still waits: not for the next window's gradients.
+  if (shared_->options.in_backward != nullptr) {
+    for (Unit* unit : shared_->units) unit->WhenWhole(nullptr);
+  }
   if (shared_->context != nullptr) shared_->context->ReshardIdle();
   for (const Parameter& parameter : shared_->model.parameters()) parameter.ClearGrad();
   finished_ = true;

@@ -120,7 +120,7 @@ class NormedModel : public Module {
 TEST(FsdpTraining, NormLayersOfBothKinds) {
   for (const Kept& kept : kKept) {
     SCOPED_TRACE(kept.name);
-    const FullyShardOptions options = kept.options;
+    const FullyShardOptions options = Sums(kept.options);
     Recipe<NormedModel> recipe{
         .shard =
             [=](NormedModel& model, const Mesh& mesh) {
