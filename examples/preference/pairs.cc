@@ -1,6 +1,7 @@
 #include "preference/pairs.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "data/json_lines.h"
@@ -9,18 +10,27 @@
 namespace preference {
 namespace {
 
-absl::Status Check(const std::string& file, size_t number, const Pair& pair, int64_t seq) {
-  const auto wrong = [&](const std::string& why) {
-    return absl::InvalidArgumentError(absl::StrCat(file, ": pair ", number, " ", why));
-  };
-  if (pair.prompt.empty()) return wrong("has an empty prompt");
-  if (pair.chosen.empty()) return wrong("has an empty chosen answer");
-  if (pair.rejected.empty()) return wrong("has an empty rejected answer");
-  if (pair.chosen == pair.rejected) return wrong("has twice the same answer");
+absl::Status Check(const data::JsonLine& line, const Pair& pair, int64_t seq) {
+  if (pair.prompt.empty()) return line.Error("the prompt is empty");
+  if (pair.chosen.empty()) return line.Error("the chosen answer is empty");
+  if (pair.rejected.empty()) return line.Error("the rejected answer is empty");
+  if (pair.chosen == pair.rejected) return line.Error("both answers are the same");
   const size_t longest = pair.prompt.size() + std::max(pair.chosen.size(), pair.rejected.size());
   if (longest <= static_cast<size_t>(seq) + 1) return absl::OkStatus();
-  return wrong(absl::StrCat("has ", longest, " bytes with its longer answer, and the model takes ",
-                            seq + 1, " (--seq)"));
+  return line.Error(absl::StrCat("prompt and longer answer have ", longest,
+                                 " bytes, and the model takes ", seq + 1, " (--seq)"));
+}
+
+absl::StatusOr<Pair> PairOf(const data::JsonLine& line) {
+  Pair pair;
+  for (const auto& [key, field] :
+       {std::pair("prompt", &Pair::prompt), std::pair("chosen", &Pair::chosen),
+        std::pair("rejected", &Pair::rejected)}) {
+    absl::StatusOr<std::string> text = line.Text(key);
+    if (!text.ok()) return text.status();
+    pair.*field = *std::move(text);
+  }
+  return pair;
 }
 
 Answers MakeAnswers(std::span<const Pair> pairs, std::span<const int64_t> which,
@@ -50,12 +60,14 @@ Answers MakeAnswers(std::span<const Pair> pairs, std::span<const int64_t> which,
 }  // namespace
 
 absl::StatusOr<std::vector<Pair>> ReadPairs(const std::string& file, int64_t seq) {
-  absl::StatusOr<std::vector<data::Preference>> read = data::ReadPreferences(file);
-  if (!read.ok()) return read.status();
+  const absl::StatusOr<std::vector<data::JsonLine>> lines = data::ReadJsonLines(file);
+  if (!lines.ok()) return lines.status();
   std::vector<Pair> pairs;
-  for (data::Preference& p : *read) {
-    pairs.push_back({std::move(p.prompt), std::move(p.chosen), std::move(p.rejected)});
-    if (absl::Status good = Check(file, pairs.size(), pairs.back(), seq); !good.ok()) return good;
+  for (const data::JsonLine& line : *lines) {
+    absl::StatusOr<Pair> pair = PairOf(line);
+    if (!pair.ok()) return pair.status();
+    if (absl::Status good = Check(line, *pair, seq); !good.ok()) return good;
+    pairs.push_back(*std::move(pair));
   }
   return pairs;
 }

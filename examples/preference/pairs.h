@@ -21,9 +21,9 @@ struct Pair {
 
 // Reads a JSON-lines file of {"prompt", "chosen", "rejected"}.
 //
-// Errors: those of data::ReadPreferences; kInvalidArgument naming file and pair if a prompt or an
-//   answer is empty, both answers are the same, or prompt and answer have more than `seq` + 1
-//   bytes, with both numbers. Nothing is cut off.
+// Errors: those of data::ReadJsonLines; kInvalidArgument naming file and line if a key is missing, a
+//   prompt or an answer is empty, both answers are the same, or prompt and answer have more than
+//   `seq` + 1 bytes, with both numbers. Nothing is cut off.
 absl::StatusOr<std::vector<Pair>> ReadPairs(const std::string& file, int64_t seq);
 
 // One answer to each prompt of a batch. Shapes: [B, T] i64, T that of the longest row; what is

@@ -85,13 +85,19 @@ TEST(PreferencePairsTest, BadPairsAreNamed) {
   EXPECT_EQ(ReadError(good), "no error");
   const auto second = [&](const std::string& line) { return ReadError(good + line + "\n"); };
   EXPECT_NE(second("{\"prompt\": \"a\", \"chosen\": \"\", \"rejected\": \"c\"}")
-                .find("pair 2 has an empty chosen answer"),
+                .find("pairs.jsonl:2: the chosen answer is empty"),
+            std::string::npos);
+  EXPECT_NE(second("{\"prompt\": \"\", \"chosen\": \"b\", \"rejected\": \"c\"}")
+                .find("2: the prompt is empty"),
+            std::string::npos);
+  EXPECT_NE(second("{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"\"}")
+                .find("2: the rejected answer is empty"),
             std::string::npos);
   EXPECT_NE(second("{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"b\"}")
-                .find("pair 2 has twice the same answer"),
+                .find("pairs.jsonl:2: both answers are the same"),
             std::string::npos);
   EXPECT_NE(second("{\"prompt\": \"12345\", \"chosen\": \"b\", \"rejected\": \"12345\"}")
-                .find("has 10 bytes with its longer answer, and the model takes 9"),
+                .find("have 10 bytes, and the model takes 9"),
             std::string::npos);
   EXPECT_NE(second("{\"prompt\": \"a\", \"chosen\": \"b\"}").find("rejected"), std::string::npos);
 }
