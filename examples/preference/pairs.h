@@ -21,7 +21,8 @@ struct Pair {
 
 // Reads a JSON-lines file of {"prompt", "chosen", "rejected"}.
 //
-// Errors: those of data::ReadJsonLines; kInvalidArgument naming file and line if a key is missing, a
+// Errors: those of data::ReadJsonLines; kInvalidArgument naming file and line if a key is missing,
+// a
 //   prompt or an answer is empty, both answers are the same, or prompt and answer have more than
 //   `seq` + 1 bytes, with both numbers. Nothing is cut off.
 absl::StatusOr<std::vector<Pair>> ReadPairs(const std::string& file, int64_t seq);
