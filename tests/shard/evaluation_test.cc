@@ -22,24 +22,22 @@ TEST(EvaluationTest, MeanIsThatOfAllSamplesForAnyNumberOfBatchesOnEachRank) {
     want = *rank.Loss(all).value.value().data<double>() / 12.0;
   });
   for (int ranks : {1, 2, 3, 4}) {
-    for (int rows : {1, 2, 3, 6}) {
+    RunRanks(ranks, [&](World& world) {
       for (const bool checkpoint : {false, true}) {
-        RunRanks(ranks, [&](World& world) {
-          RaggedRank rank(world, {.checkpoint = checkpoint});
-          for (int repeat = 0; repeat < 2; ++repeat) {
-            const EvaluationResult result =
-                Evaluate(rank.model, LoaderFor(DealOut(rows, world.rank(), world.size())),
-                         [&](const Samples& batch) { return rank.Loss(batch); });
-            EXPECT_NEAR(result.loss, want, 1e-12 * want) << ranks << " ranks, " << rows << " rows";
-            EXPECT_EQ(result.items, 12);
-            EXPECT_EQ(result.batches, kSamples / rows);
-          }
+        RaggedRank rank(world, {.checkpoint = checkpoint});
+        for (int rows : {1, 2, 3, 6}) {
+          const EvaluationResult result =
+              Evaluate(rank.model, LoaderFor(DealOut(rows, world.rank(), world.size())),
+                       [&](const Samples& batch) { return rank.Loss(batch); });
+          EXPECT_NEAR(result.loss, want, 1e-12 * want) << ranks << " ranks, " << rows << " rows";
+          EXPECT_EQ(result.items, 12);
+          EXPECT_EQ(result.batches, kSamples / rows);
           for (const Unit* unit : UnitsOf(rank.model)) {
             EXPECT_FALSE(unit->unsharded()) << unit->name();
           }
-        });
+        }
       }
-    }
+    });
   }
 }
 
