@@ -112,7 +112,8 @@ check_kill() {
     others=''
     for r in 0 1 2; do by_hand $r 3 loop; [ $r = $victim ] || others="$others $r"; done
     pid=$(running_process $victim)
-    running_process 2 > /dev/null
+    # All of them have met: one that still connects would wait as long as a meeting may take.
+    for r in $others; do running_process "$r" > /dev/null; done
     kill -9 "$pid"
     # shellcheck disable=SC2086
     survivors "kill -9 of rank $victim ends the others, naming it" "lost the connection to rank $victim" 5000 $others
