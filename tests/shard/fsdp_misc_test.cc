@@ -108,7 +108,7 @@ TEST(FsdpUnused, PartsOfAUnitOnNoRankAndOnOneRank) {
     Accumulation accumulation(model, {.micro_batches = all / world.size()});
     Tape tape;
     std::vector<Whole> values;
-    for (int step = 0; step < 3; ++step) {
+    for (int step = 0; step < 10; ++step) {
       std::vector<uint64_t> inputs;
       for (int r = 0; r < all; ++r) {
         if (world.size() == 1 || r == world.rank()) inputs.push_back(static_cast<uint64_t>(r));
