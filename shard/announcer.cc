@@ -43,6 +43,17 @@ void Announcer::Begin(const std::vector<bool>& has) {
   leader_ = static_cast<int>(std::count(has.begin(), first, false));
 }
 
+void Announcer::CheckUnits(std::span<Unit* const> units) const {
+  for (const Unit* unit : units) {
+    if (unit->context().get() == &context_) continue;
+    ThrowInvalidArgument(
+        absl::StrCat("ranks hold different numbers of micro-batches, and unit '", unit->name(),
+                     "' is on another mesh than the model's other units, where those that have "
+                     "none cannot follow: give all ranks the same number"),
+        {.op = "window"});
+  }
+}
+
 void Announcer::End() {
   Announce(UnitCall::Kind::kDone);
   channel_ = nullptr;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 namespace sherd {
 
 class ShardContext;
+class Unit;
 
 // One call of a unit, or of all units together, as another rank repeats it.
 struct UnitCall {
@@ -52,6 +54,9 @@ class Announcer {
   // on; the others do nothing. COLLECTIVE where some ranks have it and some do not: all ranks call
   // it in one order. Errors: those of ProcessGroup::Split.
   void Begin(const std::vector<bool>& has);
+  // Of ranks that hold different numbers of micro-batches. Errors: kInvalidArgument if one of the
+  // model's units is on another mesh, whose calls nobody announces.
+  void CheckUnits(std::span<Unit* const> units) const;
   // Of ranks that have it: it has been computed; followers are told.
   void End();
   // Of ranks that do not: makes the leader's calls until it is done. Errors: those of the calls;

@@ -9,7 +9,8 @@
 
 namespace sherd::internal {
 
-EvaluationState::EvaluationState(const Module& model, CallSite site) : context_(ContextOf(model)) {
+EvaluationState::EvaluationState(const Module& model, CallSite site)
+    : units_(UnitsOf(model)), context_(ContextOf(model)) {
   if (context_ != nullptr) context_->CheckUsable();
   if (!IsRecording()) return;
   ThrowFailedPrecondition("a Recording is on for this thread, which an evaluation does not need",
@@ -20,6 +21,9 @@ bool EvaluationState::AgreeOnRound(bool has) {
   if (context_ == nullptr || context_->size() == 1) return has;
   const std::vector<bool> who = context_->AgreeOnHolders(has, "Evaluate");
   if (std::find(who.begin(), who.end(), true) == who.end()) return false;
+  if (std::find(who.begin(), who.end(), false) != who.end()) {
+    context_->announcer().CheckUnits(units_);
+  }
   context_->announcer().Begin(who);
   if (!has) context_->announcer().Follow();
   return true;

@@ -39,6 +39,7 @@ class EvaluationState {
   EvaluationResult Finish();
 
  private:
+  const std::vector<Unit*> units_;
   const std::shared_ptr<ShardContext> context_;  // null for a model that is not sharded
   double loss_ = 0.0;
   int64_t items_ = 0;

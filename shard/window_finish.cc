@@ -249,7 +249,7 @@ void WindowState::Discard(CallSite site) {
     context->Fail("a window was discarded in a micro-batch that other ranks follow");
     context->CheckUsable();
   }
-  if (stepped_squares_ != nullptr && *stepped_squares_ > 0.0) {
+  if (shared_->options.in_backward != nullptr && rounds_ > 0 && backwards_ == rounds_) {
     ThrowFailedPrecondition("the optimizer in backward has stepped already", what);
   }
   if (context != nullptr) {

@@ -74,6 +74,8 @@ bool WindowState::Agree() {
   CheckClean();
   AgreeOnCounts();
   if (given_everywhere_ == 0) return false;
+  if (rounds_ > 0 && !AllHave(rounds_ - 1))
+    shared_->context->announcer().CheckUnits(shared_->units);
   Open();
   return true;
 }
@@ -181,6 +183,9 @@ bool WindowState::AgreeOnRound(bool has) {
   std::vector<bool> has_it;
   for (int64_t n : who) has_it.push_back(n % 2 != 0);
   if (std::find(has_it.begin(), has_it.end(), true) == has_it.end()) return false;
+  if (std::find(has_it.begin(), has_it.end(), false) != has_it.end()) {
+    shared_->context->announcer().CheckUnits(shared_->units);
+  }
   holds_.resize(has_it.size(), 0);
   for (size_t r = 0; r < has_it.size(); ++r) holds_[r] += has_it[r] ? 1 : 0;
   Begin(rounds_++, has_it);

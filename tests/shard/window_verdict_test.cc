@@ -173,6 +173,55 @@ TEST(WindowVerdictTest, MicroBatchThatOthersFollowIsTakenFromTheWindow) {
   });
 }
 
+TEST(WindowVerdictTest, UnevenMicroBatchesOverTwoMeshesAreRefusedOnAllRanks) {
+  for (bool stream : {false, true}) {
+    RunRanks(2, [&](World& world) {
+      ShardModel model(2);
+      FullyShard(model.block(0), world.MakeMesh(1));
+      FullyShard(model, world.mesh());
+      Initialize(model, world.device(), 1);
+      Accumulation accumulation(model, {.micro_batches = 2});
+      auto even = LoaderFor(std::vector<Tokens>(2, Tokens::Of(1, 1.0)));
+      EXPECT_EQ(ErrorText([&] { accumulation.Next(even, CountTokens); }), "no error");
+      auto uneven =
+          LoaderFor(std::vector<Tokens>(static_cast<size_t>(1 + world.rank()), Tokens::Of(1, 1.0)));
+      auto none =
+          LoaderFor(std::vector<Tokens>(static_cast<size_t>(world.rank()), Tokens::Of(1, 1.0)));
+      const std::string text = ErrorText([&] {
+        if (!stream) {
+          accumulation.Next(uneven, CountTokens);
+        } else {
+          auto window = accumulation.Stream(none, CountTokens);
+          window->begin();
+        }
+      });
+      ExpectErrorHas(text, {"different numbers of micro-batches", "'block0'", "another mesh"});
+    });
+  }
+}
+
+TEST(WindowVerdictTest, WindowWhoseUnitsWereSteppedIsNotDiscarded) {
+  RunRanks(2, [](World& world) {
+    OneWeight rank(world);
+    OptimizerInBackward optimizer(rank.model, [](std::vector<Parameter> parameters) {
+      return std::make_unique<Sgd>(std::move(parameters));
+    });
+    Accumulation accumulation(rank.model, {.micro_batches = 2, .in_backward = &optimizer});
+    auto loader = LoaderFor(std::vector<Tokens>(4, Tokens::Of(1, 0.0)));
+    for (int taken : {1, 2}) {
+      auto window = accumulation.Next(loader, CountTokens);
+      int k = 0;
+      for (const Tokens& batch : *window) {
+        const Recording on(rank.tape);
+        window->Backward(rank.Loss(batch));
+        if (++k == taken) break;
+      }
+      const std::string text = ErrorText([&] { window->Discard(); });
+      EXPECT_TRUE(Contains(text, taken == 1 ? "no error" : "has stepped already"));
+    }
+  });
+}
+
 TEST(WindowVerdictTest, IteratingTwiceIsRefused) {
   RunRanks(1, [](World& world) {
     OneWeight rank(world);
