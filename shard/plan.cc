@@ -146,7 +146,7 @@ Plan MakePlan(const PlanModel& model, const PlanOptions& options) {
   Plan plan = internal::PlanRun(model, options).Run();
   plan.ranks = options.shard_ranks * options.replicate_ranks;
   const auto count = [&](const PlanUnit& unit) {
-    for (const PlanParameter& p : unit.parameters) plan.parameters += p.shape.numel();
+    for (const UnitParameter& p : unit.parameters) plan.parameters += p.shape.numel();
   };
   for (const PlanUnit& unit : model.blocks) count(unit);
   count(model.root);

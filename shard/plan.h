@@ -12,24 +12,15 @@
 #include "sherd/runtime/core/allocator.h"
 #include "sherd/runtime/core/dtype.h"
 #include "sherd/runtime/core/events.h"
-#include "sherd/runtime/core/shape.h"
 #include "sherd/shard/stage.h"
+#include "sherd/shard/unit_parameter.h"
 
 namespace sherd {
-
-// A parameter of a unit that need not exist.
-struct PlanParameter {
-  std::string name;
-  Shape shape;
-  DType dtype = DType::kF32;
-  bool trainable = true;
-  int64_t granule = 1;  // see LayoutEntry
-};
 
 // What one call of FullyShard would make a unit.
 struct PlanUnit {
   std::string name;
-  std::vector<PlanParameter> parameters;
+  std::vector<UnitParameter> parameters;
   // Calls in each forward, one after another, each of which gathers and reduces; 1 for the root.
   int64_t calls = 1;
   // Of the forward of one call. 0: 2 x parameters x tokens, that of matmuls. The backward takes

@@ -9,13 +9,6 @@
 namespace sherd {
 namespace {
 
-std::vector<LayoutEntry> EntriesOf(const std::vector<UnitParameter>& parameters) {
-  std::vector<LayoutEntry> entries;
-  for (const UnitParameter& p : parameters)
-    entries.push_back({p.shape.numel(), p.dtype, p.trainable, p.granule});
-  return entries;
-}
-
 Ladder::Options LadderOptions(const Layout& layout, const UnitOptions& options) {
   Ladder::Options out{{}, options.offload};
   for (const LayoutSegment& segment : layout.segments()) {

@@ -14,18 +14,9 @@
 #include "sherd/shard/ladder.h"
 #include "sherd/shard/layout.h"
 #include "sherd/shard/stage.h"
+#include "sherd/shard/unit_parameter.h"
 
 namespace sherd {
-
-// One parameter of a unit. The name is for messages; one that is not trainable is gathered and
-// never reduced.
-struct UnitParameter {
-  std::string name;
-  Shape shape;
-  DType dtype = DType::kF32;
-  bool trainable = true;
-  int64_t granule = 1;  // see LayoutEntry
-};
 
 // How a unit is kept, sent and summed.
 struct UnitOptions {

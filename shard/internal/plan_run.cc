@@ -19,13 +19,6 @@ int64_t Held(int64_t bytes) {
 
 bool Cut(Placement placement) { return placement == Placement::kShard; }
 
-std::vector<LayoutEntry> EntriesOf(const PlanUnit& unit) {
-  std::vector<LayoutEntry> entries;
-  for (const PlanParameter& p : unit.parameters)
-    entries.push_back({p.shape.numel(), p.dtype, p.trainable, p.granule});
-  return entries;
-}
-
 }  // namespace
 
 PlanRun::PlanRun(const PlanModel& model, const PlanOptions& options) : options_(options) {
@@ -107,7 +100,7 @@ PlanRun::UnitRun PlanRun::Describe(const PlanUnit& unit, bool root) const {
   CutAxes(run);
   int pieces = 1;
   for (const PlanAxis& axis : run.cuts) pieces *= axis.ranks;
-  const Layout layout(EntriesOf(unit), pieces);
+  const Layout layout(EntriesOf(unit.parameters), pieces);
   int64_t elems = 0;
   for (const LayoutSegment& plan : layout.segments()) {
     elems += plan.elems;

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <array>
 #include <string>
+#include <utility>
 
 #include "sherd/runtime/core/dtype.h"
 #include "sherd/shard/stage.h"
@@ -22,6 +24,17 @@ enum class GridPolicy {
   kOffload,     // matrix products and attention, in host memory
 };
 inline constexpr int kGridPolicies = 7;
+
+// The meshes of the grid, as ranks and those of them along the shard axis, and its stages.
+inline constexpr std::array<std::pair<int, int>, 6> kGridMeshes = {
+    {{1, 1}, {2, 2}, {2, 1}, {3, 3}, {4, 4}, {4, 2}}};
+inline constexpr std::array<Stage, 7> kGridStages = {kDataParallel,
+                                                     kZero1,
+                                                     kZero2,
+                                                     kZero3,
+                                                     kHybridOptimizer,
+                                                     kZero3Everywhere,
+                                                     Stage{kShardGradients, kShardOptimizer}};
 
 // One point of the parity grid.
 struct GridCase {

@@ -2,9 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
 #include <tuple>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tests/compose/parity.h"
@@ -50,16 +48,6 @@ INSTANTIATE_TEST_SUITE_P(Grid, ParityFullTest,
 // has goes round. Reductions once, parking and kept units are in the covering array.
 class StageFullTest : public ::testing::TestWithParam<std::tuple<int, int>> {};
 
-constexpr std::array<std::pair<int, int>, 6> kMeshes = {
-    {{1, 1}, {2, 2}, {2, 1}, {3, 3}, {4, 4}, {4, 2}}};
-constexpr std::array<Stage, 7> kStages = {kDataParallel,
-                                          kZero1,
-                                          kZero2,
-                                          kZero3,
-                                          kHybridOptimizer,
-                                          kZero3Everywhere,
-                                          Stage{kShardGradients, kShardOptimizer}};
-
 TEST_P(StageFullTest, EveryCombination) {
   const auto [mesh, stage] = GetParam();
   int k = mesh + stage;
@@ -69,15 +57,15 @@ TEST_P(StageFullTest, EveryCombination) {
       for (const bool offload : {false, true}) {
         for (int precision = 0; precision < 4; ++precision, ++k) {
           GridCase c{.dtype = precision == 0 ? DType::kF64 : DType::kF32,
-                     .ranks = kMeshes[static_cast<size_t>(mesh)].first,
+                     .ranks = kGridMeshes[static_cast<size_t>(mesh)].first,
                      .micro_batches = 1 + k % 3,
                      .checkpoint = order,
                      .policy = static_cast<GridPolicy>(k % kGridPolicies),
                      .reshard = k % 5 != 0,
                      .prefetch = k / 2 % 3,
                      .calls = 1 + k / 3 % 3,
-                     .stage = kStages[static_cast<size_t>(stage)],
-                     .inside = kMeshes[static_cast<size_t>(mesh)].second,
+                     .stage = kGridStages[static_cast<size_t>(stage)],
+                     .inside = kGridMeshes[static_cast<size_t>(mesh)].second,
                      .sync = sync,
                      .offload = offload,
                      .reduce_once = k % 4 == 1};
@@ -90,12 +78,13 @@ TEST_P(StageFullTest, EveryCombination) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Grid, StageFullTest,
-                         ::testing::Combine(::testing::Range(0, 6), ::testing::Range(0, 7)),
-                         [](const auto& info) {
-                           return absl::StrCat("mesh", std::get<0>(info.param), "_stage",
-                                               std::get<1>(info.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Grid, StageFullTest,
+    ::testing::Combine(::testing::Range(0, static_cast<int>(kGridMeshes.size())),
+                       ::testing::Range(0, static_cast<int>(kGridStages.size()))),
+    [](const auto& info) {
+      return absl::StrCat("mesh", std::get<0>(info.param), "_stage", std::get<1>(info.param));
+    });
 
 }  // namespace
 }  // namespace sherd::testing

@@ -30,28 +30,21 @@ enum Dimension : size_t {
   kPrecision,
   kDimensions
 };
-constexpr std::array<int, kDimensions> kValues = {6, 7, 3, 3, 4, 2, 2, 3, 3, 3, 4};
+constexpr auto kMeshes = static_cast<int>(kGridMeshes.size());
+constexpr auto kStages = static_cast<int>(kGridStages.size());
+constexpr std::array<int, kDimensions> kValues = {kMeshes, kStages, 3, 3, 4, 2, 2, 3, 3, 3, 4};
 using Point = std::array<int, kDimensions>;
 
-constexpr std::array<std::pair<int, int>, 6> kMeshes = {
-    {{1, 1}, {2, 2}, {2, 1}, {3, 3}, {4, 4}, {4, 2}}};
-constexpr std::array<Stage, 7> kStages = {kDataParallel,
-                                          kZero1,
-                                          kZero2,
-                                          kZero3,
-                                          kHybridOptimizer,
-                                          kZero3Everywhere,
-                                          Stage{kShardGradients, kShardOptimizer}};
 constexpr int kParks = 3;  // of kLifetime: reshard, stay after the forward, stay after both, park
 
 // Whether the point is one that can be run: only what is cut over four ranks can be parked on two.
 bool IsPossible(const Point& p) {
-  return p[kLifetime] != kParks || (kMeshes[static_cast<size_t>(p[kMesh])].second == 4 &&
-                                    kStages[static_cast<size_t>(p[kStage])].shard == kShardAll);
+  return p[kLifetime] != kParks || (kGridMeshes[static_cast<size_t>(p[kMesh])].second == 4 &&
+                                    kGridStages[static_cast<size_t>(p[kStage])].shard == kShardAll);
 }
 
 GridCase CaseOf(const Point& p) {
-  const auto [ranks, inside] = kMeshes[static_cast<size_t>(p[kMesh])];
+  const auto [ranks, inside] = kGridMeshes[static_cast<size_t>(p[kMesh])];
   GridCase c{.dtype = p[kPrecision] == 0 ? DType::kF64 : DType::kF32,
              .ranks = ranks,
              .micro_batches = 1 + p[kMicroBatches],
@@ -59,7 +52,7 @@ GridCase CaseOf(const Point& p) {
              .reshard = p[kLifetime] != 1,
              .prefetch = p[kPrefetch],
              .calls = 1 + p[kCalls],
-             .stage = kStages[static_cast<size_t>(p[kStage])],
+             .stage = kGridStages[static_cast<size_t>(p[kStage])],
              .inside = inside,
              .sync = static_cast<WindowSync>(p[kSync]),
              .offload = p[kOffloaded] == 1,
@@ -140,7 +133,7 @@ class StageParityTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(StageParityTest, EveryPairOfOptions) {
   for (const Point& p : Covering()) {
-    if (kMeshes[static_cast<size_t>(p[kMesh])].first == GetParam()) ExpectParity(CaseOf(p));
+    if (kGridMeshes[static_cast<size_t>(p[kMesh])].first == GetParam()) ExpectParity(CaseOf(p));
   }
 }
 

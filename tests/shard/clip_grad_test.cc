@@ -19,18 +19,6 @@ namespace {
 constexpr NormType kTypes[] = {NormType::kOne, NormType::kTwo, NormType::kInf};
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// The norm of whole gradients, element by element.
-double PlainNorm(const Whole& gradients, NormType type) {
-  double sum = 0.0, most = 0.0;
-  for (const auto& [name, values] : gradients) {
-    for (double value : values) {
-      sum += type == NormType::kOne ? std::abs(value) : value * value;
-      most = std::max(most, std::abs(value));
-    }
-  }
-  return type == NormType::kOne ? sum : type == NormType::kTwo ? std::sqrt(sum) : most;
-}
-
 Whole Scaled(Whole gradients, double factor) {
   for (auto& [name, values] : gradients) {
     for (double& value : values) value *= factor;

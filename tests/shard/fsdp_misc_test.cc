@@ -233,17 +233,6 @@ TEST(FsdpHooks, AreRefusedBesideAnOptimizerInBackward) {
   });
 }
 
-double NormOf(const Whole& gradients, NormType type) {
-  double sum = 0.0, most = 0.0;
-  for (const auto& [name, values] : gradients) {
-    for (double v : values) {
-      sum += type == NormType::kOne ? std::abs(v) : v * v;
-      most = std::max(most, std::abs(v));
-    }
-  }
-  return type == NormType::kOne ? sum : type == NormType::kTwo ? std::sqrt(sum) : most;
-}
-
 // On one axis and on two, five rounds without a step: the whole norm on every rank, one message,
 // and afterwards a norm of at most the limit.
 TEST(FsdpClip, EveryNormOnOneAxisAndOnTwo) {
@@ -269,7 +258,7 @@ TEST(FsdpClip, EveryNormOnOneAxisAndOnTwo) {
             tape.Reset();
           }
           const Whole& whole = want[static_cast<size_t>(round)];
-          const double norm = NormOf(whole, type);
+          const double norm = PlainNorm(whole, type);
           ASSERT_GT(norm, kLimit);
           FinishGradients(model);
           ContextOf(model)->WaitReductions(0);
@@ -277,8 +266,8 @@ TEST(FsdpClip, EveryNormOnOneAxisAndOnTwo) {
           EXPECT_NEAR(ClipGradNorm(model, kLimit, {.norm_type = type}), norm, 1e-12 * norm);
           EXPECT_EQ(log.count(CollectiveOp::kAllReduce), 1);
           const Whole clipped = GradientsOf(model, &world.group());
-          EXPECT_LE(NormOf(clipped, type), kLimit);
-          EXPECT_GT(NormOf(clipped, type), 0.99 * kLimit);
+          EXPECT_LE(PlainNorm(clipped, type), kLimit);
+          EXPECT_GT(PlainNorm(clipped, type), 0.99 * kLimit);
           for (const auto& [name, values] : clipped) EXPECT_NE(values, whole.at(name)) << name;
           for (const Parameter& p : model.parameters()) p.ClearGrad();
         }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -19,6 +20,7 @@
 #include "sherd/autograd/tape.h"
 #include "sherd/runtime/comm/world.h"
 #include "sherd/runtime/kernels/elementwise.h"
+#include "sherd/shard/clip_grad.h"
 #include "sherd/shard/fully_shard.h"
 #include "tests/support/ranks.h"
 #include "tests/support/tensors.h"
@@ -200,6 +202,18 @@ inline void ExpectClose(const Whole& got, const Whole& want, double tolerance = 
     EXPECT_LE(std::sqrt(difference), tolerance * std::sqrt(norm) + (norm == 0.0 ? tolerance : 0.0))
         << name;
   }
+}
+
+// The norm of whole gradients, element by element.
+inline double PlainNorm(const Whole& gradients, NormType type) {
+  double sum = 0.0, most = 0.0;
+  for (const auto& [name, values] : gradients) {
+    for (double value : values) {
+      sum += type == NormType::kOne ? std::abs(value) : value * value;
+      most = std::max(most, std::abs(value));
+    }
+  }
+  return type == NormType::kOne ? sum : type == NormType::kTwo ? std::sqrt(sum) : most;
 }
 
 // What one rank's step adds to the loss.

@@ -11,13 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "sherd/autograd/optim/adamw.h"
 #include "sherd/runtime/comm/forwarding_group.h"
 #include "sherd/runtime/comm/recording_group.h"
 #include "sherd/runtime/core/allocator.h"
 #include "sherd/shard/plan.h"
-#include "sherd/shard/window.h"
-#include "tests/shard/model.h"
+#include "tests/shard/steps.h"
 
 namespace sherd::testing {
 namespace {
@@ -66,44 +64,6 @@ class GatedGroup final : public ForwardingGroup {
 struct RankTools {
   Gate gate;
   std::shared_ptr<CollectiveLog> log = std::make_shared<CollectiveLog>();
-};
-
-// One step of the sharded model, as a trainer writes it.
-class Trainer {
- public:
-  Trainer(World& world, ShardModel& model, Gate& gate)
-      : world_(world),
-        model_(model),
-        gate_(gate),
-        optimizer_(model.parameters()),
-        accumulation_(model, {.micro_batches = kMicroBatches}) {}
-
-  void Step() {
-    Tape tape;
-    int64_t next = 0;
-    const auto loader = [&]() -> std::optional<int64_t> {
-      return next < kMicroBatches ? std::optional(next++) : std::nullopt;
-    };
-    auto window = accumulation_.Next(loader, [](int64_t) -> int64_t { return 1; });
-    ASSERT_TRUE(window.has_value());
-    for (int64_t batch : *window) {
-      const Recording on(tape);
-      const Variable x = InputOf(world_.device(), world_.rank(), static_cast<uint64_t>(batch));
-      const Variable loss = Energy(model_(x, {0, 1, 2}));
-      gate_.closed = true;
-      window->Backward({loss, 1});
-      gate_.closed = false;  // the last reductions have no buffer after them to wait for
-      ContextOf(model_)->WaitReductions(0);
-    }
-    window->Finish(optimizer_, 1e-3);
-  }
-
- private:
-  World& world_;
-  ShardModel& model_;
-  Gate& gate_;
-  AdamW optimizer_;
-  Accumulation accumulation_;
 };
 
 struct RunCase {
@@ -210,7 +170,13 @@ void ExpectRunsAsPlanned(const RunCase& run) {
         for (auto& block : model.blocks) FullyShard(*block, mesh, run.options());
         FullyShard(model, mesh, {.stage = run.stage});
         Initialize(model, world.device(), 1);
-        Trainer trainer(world, model, gate);
+        const auto close = [&] { gate.closed = true; };
+        const auto open = [&] {
+          gate.closed = false;  // the last reductions have no buffer after them to wait for
+          ContextOf(model)->WaitReductions(0);
+        };
+        WindowTrainer trainer(world, model, kMicroBatches,
+                              {.before_backward = close, .after_backward = open});
         for (int step = 0; step < 2; ++step) trainer.Step();
         log.Clear();
         world.device().allocator().ResetPeaks();

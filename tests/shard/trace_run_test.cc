@@ -5,58 +5,24 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
 
-#include "sherd/autograd/optim/adamw.h"
 #include "sherd/runtime/core/allocator.h"
 #include "sherd/runtime/core/events.h"
 #include "sherd/shard/plan.h"
 #include "sherd/shard/step_stats.h"
 #include "sherd/shard/timeline.h"
 #include "sherd/shard/trace.h"
-#include "sherd/shard/window.h"
 #include "tests/shard/json_reader.h"
-#include "tests/shard/model.h"
+#include "tests/shard/steps.h"
 
 namespace sherd::testing {
 namespace {
 
 constexpr int kRanks = 2;
 constexpr int64_t kMicroBatches = 2;
-
-class Trainer {
- public:
-  Trainer(World& world, ShardModel& model)
-      : world_(world),
-        model_(model),
-        optimizer_(model.parameters()),
-        accumulation_(model, {.micro_batches = kMicroBatches}) {}
-
-  void Step() {
-    Tape tape;
-    int64_t next = 0;
-    const auto loader = [&]() -> std::optional<int64_t> {
-      return next < kMicroBatches ? std::optional(next++) : std::nullopt;
-    };
-    auto window = accumulation_.Next(loader, [](int64_t) -> int64_t { return 1; });
-    ASSERT_TRUE(window.has_value());
-    for (int64_t batch : *window) {
-      const Recording on(tape);
-      const Variable x = InputOf(world_.device(), world_.rank(), static_cast<uint64_t>(batch));
-      window->Backward({Energy(model_(x, {0, 1, 2})), 1});
-    }
-    window->Finish(optimizer_, 1e-3);
-  }
-
- private:
-  World& world_;
-  ShardModel& model_;
-  AdamW optimizer_;
-  Accumulation accumulation_;
-};
 
 Plan PlanOf(const ShardModel& model) {
   std::vector<const Module*> blocks;
@@ -74,7 +40,7 @@ void RunWithEvents(const std::vector<std::unique_ptr<EventLog>>& logs, int steps
     ShardAll(model, world.mesh());
     ContextOf(model)->SetEvents(&log);
     Initialize(model, world.device(), 1);
-    Trainer trainer(world, model);
+    WindowTrainer trainer(world, model, kMicroBatches);
     for (int step = 0; step + 1 < steps; ++step) trainer.Step();
     StepMeter meter(log, world.device().allocator());
     trainer.Step();
