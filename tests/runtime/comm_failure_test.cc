@@ -208,10 +208,11 @@ TEST(CommDeadline, StrikesAtAnyPointOfACollective) {
     RunFailing(
         2,
         [](World& w) {
-          std::vector<float> data(size_t{8} << 20, 1.0f);
+          std::vector<float> data(size_t{64} << 20, 1.0f);
           const Error error = Thrown([&] {
-            for (int i = 0; i < 100; ++i) {
-              w.group().AllReduce(data.data(), int64_t{8} << 20, DType::kF32);
+            // Ever larger, so that a fast machine comes to its deadline too.
+            for (int64_t elems = int64_t{4} << 20; elems <= int64_t{64} << 20; elems *= 2) {
+              for (int i = 0; i < 8; ++i) w.group().AllReduce(data.data(), elems, DType::kF32);
             }
             w.group().Abort(absl::InternalError("this machine is too fast for the test"));
             w.group().Barrier();
