@@ -6,6 +6,7 @@
 #include "sherd/autograd/internal/hooks.h"
 #include "sherd/autograd/tape.h"
 #include "sherd/runtime/base/error.h"
+#include "sherd/runtime/base/log.h"
 #include "sherd/runtime/kernels/reduce.h"
 #include "sherd/shard/fully_shard.h"
 #include "sherd/shard/window_state.h"
@@ -194,6 +195,21 @@ StepResult WindowState::Describe(const Verdict& verdict) const {
   return result;
 }
 
+void WindowState::LogEffectiveBatch(const StepResult& result) {
+  if (shared_->described || result.skipped || shared_->context == nullptr) return;
+  shared_->described = true;
+  const LogSink& log = shared_->context->log();
+  if (shared_->rank() != 0 || !log) return;
+  std::string text = absl::StrCat("effective batch: step ", result.step, " has ");
+  if (result.samples > 0) absl::StrAppend(&text, result.samples, " samples in ");
+  absl::StrAppend(&text, result.micro_batches, " micro-batches on ", shared_->ranks(), " ranks");
+  for (size_t t = 0; t < terms_.size(); ++t) {
+    absl::StrAppend(&text, "; '", shared_->options.losses[t].name, "' is divided by ",
+                    DividedBy(t));
+  }
+  log({LogLevel::kInfo, 0, text});
+}
+
 void WindowState::Close() {
   // A unit that the last micro-batch did not call still waits: not for the next window's gradients.
   if (shared_->options.in_backward != nullptr) {
@@ -228,6 +244,7 @@ StepResult WindowState::Finish(Optimizer& optimizer, const Schedule& schedule,
                              : schedule.At(shared_->steps);
   result.why = skip;
   result.skipped = skip != StepSkip::kNone;
+  LogEffectiveBatch(result);
   if (!result.skipped) {
     const double clip = options.clip > 0.0 ? ClipCoefficient(result.grad_norm, options.clip) : 1.0;
     const EventSpan updating(events(), {.kind = EventKind::kUpdate, .phase = EventPhase::kFinish});

@@ -133,6 +133,8 @@ class WindowState {
   [[noreturn]] void RefuseNonFinite(const ErrorContext& what);
   // What happened, but for what the optimizer did.
   StepResult Describe(const Verdict& verdict) const;
+  // Logs, on rank 0 and once, how much a step learns from and what divides it.
+  void LogEffectiveBatch(const StepResult& result);
   // Why the step is skipped. Errors: those of RefuseNonFinite.
   StepSkip Judge(const Verdict& verdict, const FinishOptions& options, const ErrorContext& what);
   // Runs the parameters' hooks for this window, if there are any, on gradients that are multiplied

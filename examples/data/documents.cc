@@ -35,4 +35,14 @@ void JoinedDocuments::Copy(int64_t begin, std::span<int64_t> out) const {
   }
 }
 
+DocumentSlice::DocumentSlice(const Documents& all, int64_t begin, int64_t end)
+    : all_(all), begin_(begin) {
+  const std::span<const int64_t> bounds = all.bounds();
+  for (auto next = std::upper_bound(bounds.begin(), bounds.end(), begin);
+       next != bounds.end() && *next < end; ++next) {
+    bounds_.push_back(*next - begin);
+  }
+  if (end > begin) bounds_.push_back(end - begin);
+}
+
 }  // namespace data

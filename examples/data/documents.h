@@ -54,4 +54,21 @@ class JoinedDocuments : public Documents {
   std::vector<int64_t> bounds_ = {0};
 };
 
+// The tokens [begin, end) of another source, as a part held out; a document that is cut is two.
+class DocumentSlice : public Documents {
+ public:
+  // Ownership: `all` outlives this object. REQUIRES: 0 <= begin <= end <= all.tokens().
+  DocumentSlice(const Documents& all, int64_t begin, int64_t end);
+
+  std::span<const int64_t> bounds() const override { return bounds_; }
+  void Copy(int64_t begin, std::span<int64_t> out) const override {
+    all_.Copy(begin_ + begin, out);
+  }
+
+ private:
+  const Documents& all_;
+  const int64_t begin_;
+  std::vector<int64_t> bounds_ = {0};
+};
+
 }  // namespace data

@@ -22,6 +22,7 @@ absl::Status CheckIds(const JsonLine& line, const std::string& key, const std::v
 
 absl::StatusOr<Sample> SampleOf(const JsonLine& line, int64_t vocabulary) {
   Sample sample;
+  sample.line = line.number();
   const bool has_text = line.Has("text"), has_tokens = line.Has("tokens");
   if (has_text == has_tokens) {
     return line.Error(has_text ? "has both \"text\" and \"tokens\""
@@ -116,24 +117,6 @@ absl::StatusOr<std::vector<JsonLine>> ReadJsonLines(const std::string& file) {
     return absl::InvalidArgumentError(absl::StrCat("JSON-lines file ", file, " has no object"));
   }
   return lines;
-}
-
-absl::StatusOr<std::vector<Preference>> ReadPreferences(const std::string& file) {
-  const absl::StatusOr<std::vector<JsonLine>> lines = ReadJsonLines(file);
-  if (!lines.ok()) return lines.status();
-  std::vector<Preference> pairs;
-  pairs.reserve(lines->size());
-  for (const JsonLine& line : *lines) {
-    Preference& pair = pairs.emplace_back();
-    for (const auto& [key, text] :
-         {std::pair("prompt", &pair.prompt), std::pair("chosen", &pair.chosen),
-          std::pair("rejected", &pair.rejected)}) {
-      absl::StatusOr<std::string> read = line.Text(key);
-      if (!read.ok()) return read.status();
-      *text = *std::move(read);
-    }
-  }
-  return pairs;
 }
 
 absl::StatusOr<std::vector<Sample>> ReadSamples(const std::string& file, int64_t vocabulary) {

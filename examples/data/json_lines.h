@@ -19,6 +19,7 @@ class JsonLine {
 
   bool Has(const std::string& key) const { return object_.contains(key); }
   const JsonObject& object() const { return object_; }
+  int64_t number() const { return line_; }
 
   // The string at `key`. Errors: kInvalidArgument when the key is missing or no string.
   absl::StatusOr<std::string> Text(const std::string& key) const;
@@ -43,23 +44,12 @@ class JsonLine {
 //   JSON or not UTF-8, naming file and line of what is no object, or the file without any object.
 absl::StatusOr<std::vector<JsonLine>> ReadJsonLines(const std::string& file);
 
-// An answer that is preferred to another.
-struct Preference {
-  std::string prompt;
-  std::string chosen;
-  std::string rejected;
-};
-
-// Reads lines {"prompt": "", "chosen": "", "rejected": ""}; other keys are passed over.
-// Errors: those of ReadJsonLines; kInvalidArgument naming file, line and key of what is missing or
-//   no string.
-absl::StatusOr<std::vector<Preference>> ReadPreferences(const std::string& file);
-
 // A text, or tokens with what is to be predicted at each.
 struct Sample {
   std::string text;             // empty where there are tokens
   std::vector<int64_t> tokens;  // empty where there is a text
   std::vector<int64_t> labels;  // as many as tokens; -100 has no loss
+  int64_t line = 0;             // of the file, from 1
 };
 
 // Reads lines {"text": ""} or {"tokens": [], "labels": []}, in any mixture.

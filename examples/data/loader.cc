@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "data/turns.h"
 #include "sherd/runtime/base/error.h"
 #include "sherd/runtime/base/thread.h"
 
@@ -56,13 +57,73 @@ void Check(const Samples& samples, const LoaderOptions& o, int rank, int size) {
   }
 }
 
+// A micro-batch before it is put on a device; the names are those of Batch.
+struct HostBatch {
+  std::vector<int64_t> samples, tokens, labels, positions, segments;
+  std::vector<int64_t> cu_seqlens;  // empty where no row has several pieces
+  int64_t columns = 0;
+};
+
+HostBatch MakeHostBatch(const Samples& samples, std::span<const int64_t> which) {
+  HostBatch made;
+  made.samples.assign(which.begin(), which.end());
+  for (int64_t i : which) made.columns = std::max(made.columns, samples.length(i));
+  const auto columns = static_cast<size_t>(made.columns);
+  for (auto* all : {&made.tokens, &made.positions, &made.segments}) {
+    all->assign(columns * which.size(), 0);
+  }
+  made.labels.assign(columns * which.size(), kIgnored);
+  bool several = false;
+  made.cu_seqlens.push_back(0);
+  for (size_t r = 0; r < which.size(); ++r) {
+    const PackedRow row = samples.Row(which[r]);
+    const auto first = static_cast<int64_t>(r * columns);
+    const auto place = [&](const std::vector<int64_t>& from, std::vector<int64_t>& to) {
+      std::copy(from.begin(), from.end(), to.begin() + first);
+    };
+    place(row.tokens, made.tokens);
+    place(row.labels, made.labels);
+    place(row.positions, made.positions);
+    place(row.segments, made.segments);
+    several = several || row.bounds.size() > 2;
+    for (size_t i = 1; i < row.bounds.size(); ++i) made.cu_seqlens.push_back(first + row.bounds[i]);
+    if (made.cu_seqlens.back() < first + made.columns) {
+      made.cu_seqlens.push_back(first + made.columns);
+    }
+  }
+  if (!several) made.cu_seqlens.clear();
+  return made;
+}
+
+Batch ToDevice(HostBatch made, const sherd::Device& device) {
+  const auto rows = static_cast<int64_t>(made.samples.size());
+  const auto tensor = [&](const std::vector<int64_t>& values) {
+    return sherd::Tensor::FromHost<int64_t>(device, values, {rows, made.columns});
+  };
+  Batch batch{tensor(made.tokens),
+              tensor(made.labels),
+              tensor(made.positions),
+              tensor(made.segments),
+              {},
+              std::move(made.samples)};
+  if (!made.cu_seqlens.empty()) {
+    batch.cu_seqlens = sherd::Tensor::FromHost<int64_t>(
+        device, made.cu_seqlens, {static_cast<int64_t>(made.cu_seqlens.size())});
+  }
+  return batch;
+}
+
 }  // namespace
+
+Batch MakeBatch(const Samples& samples, std::span<const int64_t> which,
+                const sherd::Device& device) {
+  return ToDevice(MakeHostBatch(samples, which), device);
+}
 
 // What a call returns: a micro-batch, the end of a window, an error or the end of the run.
 struct Loader::Made {
   enum class Kind { kBatch, kWindowEnd, kError, kRunEnd } kind = Kind::kRunEnd;
-  std::vector<int64_t> samples, tokens, labels, positions, segments;
-  int64_t columns = 0;
+  HostBatch batch;
   Cursor next;  // of a window's end: where the next begins
   std::exception_ptr error;
 };
@@ -70,7 +131,12 @@ struct Loader::Made {
 // The thread and what it made ahead.
 class Loader::Worker {
  public:
-  explicit Worker(const Loader& loader) : loader_(loader), at_(loader.at_) {
+  explicit Worker(const Loader& loader)
+      : loader_(loader),
+        turns_(
+            loader.order_, loader.at_, loader.options_.window,
+            [&loader](std::span<const int64_t> window) { return loader.Cut(window); }, loader.rank_,
+            loader.size_) {
     thread_ = sherd::StartThread([this] { Run(); });
   }
   ~Worker() {
@@ -99,58 +165,16 @@ class Loader::Worker {
   void Run() {
     pthread_setname_np(pthread_self(), "data loader");
     try {
-      while (at_.epoch < loader_.options_.epochs) {
-        if (!MakeWindow()) return;
+      while (turns_.next().epoch < loader_.options_.epochs) {
+        while (const std::optional<std::vector<int64_t>> which = turns_()) {
+          if (!Put({Made::Kind::kBatch, MakeHostBatch(loader_.samples_, *which), {}, {}})) return;
+        }
+        if (!Put({Made::Kind::kWindowEnd, {}, turns_.next(), {}})) return;
       }
       Put({});
     } catch (...) {
-      Made made;
-      made.kind = Made::Kind::kError;
-      made.error = std::current_exception();
-      Put(std::move(made));
+      Put({Made::Kind::kError, {}, {}, std::current_exception()});
     }
-  }
-
-  bool MakeWindow() {
-    const LoaderOptions& options = loader_.options_;
-    const std::vector<int64_t> window = loader_.order_.Take(at_, options.window);
-    const std::vector<Range> cut =
-        options.token_budget > 0
-            ? CutByTokens(loader_.samples_, window, options.token_budget)
-            : CutMicroBatches(static_cast<int64_t>(window.size()), options.rows);
-    for (const Range& range : ShareOf(cut, loader_.rank_, loader_.size_)) {
-      if (!Put(MakeBatch(std::span(window).subspan(
-              static_cast<size_t>(range.begin), static_cast<size_t>(range.end - range.begin))))) {
-        return false;
-      }
-    }
-    Made end;
-    end.kind = Made::Kind::kWindowEnd;
-    end.next = at_;
-    return Put(std::move(end));
-  }
-
-  Made MakeBatch(std::span<const int64_t> samples) const {
-    Made made;
-    made.kind = Made::Kind::kBatch;
-    made.samples.assign(samples.begin(), samples.end());
-    for (int64_t i : samples) made.columns = std::max(made.columns, loader_.samples_.length(i));
-    const auto columns = static_cast<size_t>(made.columns);
-    for (auto* all : {&made.tokens, &made.positions, &made.segments}) {
-      all->assign(columns * samples.size(), 0);
-    }
-    made.labels.assign(columns * samples.size(), kIgnored);
-    for (size_t r = 0; r < samples.size(); ++r) {
-      const PackedRow row = loader_.samples_.Row(samples[r]);
-      const auto place = [&](const std::vector<int64_t>& from, std::vector<int64_t>& to) {
-        std::copy(from.begin(), from.end(), to.begin() + static_cast<int64_t>(r * columns));
-      };
-      place(row.tokens, made.tokens);
-      place(row.labels, made.labels);
-      place(row.positions, made.positions);
-      place(row.segments, made.segments);
-    }
-    return made;
   }
 
   // Waits for room; false when the loader goes.
@@ -165,7 +189,7 @@ class Loader::Worker {
   }
 
   const Loader& loader_;
-  Cursor at_;  // of the thread alone
+  Turns turns_;  // of the thread alone
   std::mutex mutex_;
   std::condition_variable changed_;
   bool stop_ = false;
@@ -184,18 +208,18 @@ Loader::Loader(const Samples& samples, const LoaderOptions& options, int rank, i
 
 Loader::~Loader() = default;
 
+std::vector<Range> Loader::Cut(std::span<const int64_t> window) const {
+  if (options_.token_budget > 0) return CutByTokens(samples_, window, options_.token_budget);
+  return CutMicroBatches(static_cast<int64_t>(window.size()), options_.rows);
+}
+
 std::optional<Batch> Loader::operator()() {
   if (worker_ == nullptr) worker_ = std::make_unique<Worker>(*this);
   Made made = worker_->Next();
   if (made.kind == Made::Kind::kError) std::rethrow_exception(made.error);
   if (made.kind == Made::Kind::kWindowEnd) at_ = made.next;
   if (made.kind != Made::Kind::kBatch) return std::nullopt;
-  const auto tensor = [&](const std::vector<int64_t>& values) {
-    return sherd::Tensor::FromHost<int64_t>(
-        device_, values, {static_cast<int64_t>(made.samples.size()), made.columns});
-  };
-  return Batch{tensor(made.tokens), tensor(made.labels), tensor(made.positions),
-               tensor(made.segments), std::move(made.samples)};
+  return ToDevice(std::move(made.batch), device_);
 }
 
 std::string Loader::state() const { return order_.Save(at_); }

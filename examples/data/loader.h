@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,16 +32,21 @@ struct Batch {
   sherd::Tensor labels;
   sherd::Tensor positions;
   sherd::Tensor segments;
+  // [documents + 1] i64: where each piece begins among the B T tokens, and behind the last their
+  // number, as kernels::AttentionOptions takes it; what is behind the pieces of a row is a piece of
+  // its own. Undefined where no row has several pieces: causal attention needs no more then.
+  sherd::Tensor cu_seqlens;
   std::vector<int64_t> samples;  // [B]: which sample each row is
 };
 
-// Hands one rank its micro-batches of a run, made ahead by a thread.
+// Makes a micro-batch of some samples. Errors: what Samples::Row throws.
+Batch MakeBatch(const Samples& samples, std::span<const int64_t> which,
+                const sherd::Device& device);
+
+// Hands one rank its micro-batches of a run, made ahead by a thread; see Turns for which.
 //
-// Each window, one optimizer step, takes the next samples of the global order and is cut into
-// micro-batches, which go round the ranks; so the samples of a window do not depend on the number
-// of ranks. The last window of an epoch may be shorter, and ranks may get fewer micro-batches than
-// others, or none. A call returns nothing where a window ends on this rank, the next call goes on
-// with the next one; behind the last window every call returns nothing.
+// A call returns nothing where a window ends on this rank, the next call goes on with the next one;
+// behind the last window every call returns nothing.
 //
 // Threads: one caller; a thread "data loader" reads samples until destruction, which joins it.
 // Ownership: `samples` outlives this object. REQUIRES: a window takes all that it is given, so
@@ -68,6 +74,7 @@ class Loader {
  private:
   struct Made;
   class Worker;
+  std::vector<Range> Cut(std::span<const int64_t> window) const;
 
   const Samples& samples_;
   const LoaderOptions options_;

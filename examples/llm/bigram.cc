@@ -1,6 +1,9 @@
 #include "llm/bigram.h"
 
 #include <cmath>
+#include <vector>
+
+#include "data/documents.h"
 
 namespace llm {
 namespace {
@@ -9,13 +12,10 @@ double ChooseStrength(std::span<const uint8_t> text) {
   const size_t held_out = text.size() / 20;
   if (held_out < 2) return 1.0;
   const auto tail = text.last(held_out);
-  const int64_t start = 0;
   double best = 1.0;
   double best_loss = INFINITY;
   for (double strength = 0.125; strength <= 512; strength *= 2) {
-    const Bigram model(text.first(text.size() - held_out), strength);
-    const double loss =
-        model.MeanLoss(tail, std::span(&start, 1), static_cast<int64_t>(held_out) - 1);
+    const double loss = Bigram(text.first(text.size() - held_out), strength).MeanLoss(tail);
     if (loss < best_loss) {
       best_loss = loss;
       best = strength;
@@ -24,7 +24,20 @@ double ChooseStrength(std::span<const uint8_t> text) {
   return best;
 }
 
+std::vector<uint8_t> BytesOf(const data::Samples& samples) {
+  std::vector<uint8_t> bytes;
+  for (int64_t i = 0; i < samples.size(); ++i) {
+    const data::PackedRow row = samples.Row(i);
+    for (int64_t t = 0; t < row.bounds.back(); ++t) {
+      bytes.push_back(static_cast<uint8_t>(row.tokens[static_cast<size_t>(t)]));
+    }
+  }
+  return bytes;
+}
+
 }  // namespace
+
+Bigram::Bigram(const data::Samples& samples) : Bigram(BytesOf(samples)) {}
 
 Bigram::Bigram(std::span<const uint8_t> text) : Bigram(text, ChooseStrength(text)) {}
 
@@ -44,15 +57,25 @@ double Bigram::Probability(uint8_t previous, uint8_t next) const {
          (contexts_[previous] + strength_);
 }
 
-double Bigram::MeanLoss(std::span<const uint8_t> text, std::span<const int64_t> starts,
-                        int64_t seq) const {
+double Bigram::MeanLoss(const data::Samples& samples) const {
   double sum = 0.0;
-  for (const int64_t start : starts) {
-    const auto window = text.subspan(static_cast<size_t>(start), static_cast<size_t>(seq) + 1);
-    for (size_t i = 1; i < window.size(); ++i)
-      sum -= std::log(Probability(window[i - 1], window[i]));
+  int64_t labels = 0;
+  for (int64_t i = 0; i < samples.size(); ++i) {
+    const data::PackedRow row = samples.Row(i);
+    for (size_t t = 0; t < row.labels.size(); ++t) {
+      if (row.labels[t] == data::kIgnored) continue;
+      sum -= std::log(
+          Probability(static_cast<uint8_t>(row.tokens[t]), static_cast<uint8_t>(row.labels[t])));
+      ++labels;
+    }
   }
-  return sum / static_cast<double>(static_cast<int64_t>(starts.size()) * seq);
+  return sum / static_cast<double>(labels);
+}
+
+double Bigram::MeanLoss(std::span<const uint8_t> text) const {
+  double sum = 0.0;
+  for (size_t i = 1; i < text.size(); ++i) sum -= std::log(Probability(text[i - 1], text[i]));
+  return sum / static_cast<double>(text.size() - 1);
 }
 
 }  // namespace llm

@@ -5,6 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "data/samples.h"
+
 namespace llm {
 
 // Predicts a byte from the one before it, by counting: what a language model has to beat.
@@ -16,17 +18,20 @@ class Bigram {
  public:
   // Fits `text`, which may be of any length.
   explicit Bigram(std::span<const uint8_t> text);
+  // Fits the tokens of all samples, joined in order. REQUIRES: tokens are bytes.
+  explicit Bigram(const data::Samples& samples);
   // Fits `text` with a given k > 0.
   Bigram(std::span<const uint8_t> text, double strength);
 
   double strength() const { return strength_; }
   double Probability(uint8_t previous, uint8_t next) const;
 
-  // The mean of -ln p over the `seq` predictions of each window of `text` that `starts` lists; the
-  // same positions a model of byte windows is measured on. Units: nats per byte.
-  // REQUIRES: at least one window; start + seq < text.size() for each.
-  double MeanLoss(std::span<const uint8_t> text, std::span<const int64_t> starts,
-                  int64_t seq) const;
+  // The mean of -ln p over all labels of `samples`, each predicted from the token it belongs to;
+  // the same that a model is measured on. Units: nats per byte. REQUIRES: some label; tokens are
+  // bytes.
+  double MeanLoss(const data::Samples& samples) const;
+  // The same over every byte of `text` but the first. REQUIRES: at least two.
+  double MeanLoss(std::span<const uint8_t> text) const;
 
  private:
   std::vector<double> pairs_;           // [256, 256] counts

@@ -1,28 +1,29 @@
 #include "llm/evaluate.h"
 
 #include <optional>
+#include <vector>
 
-#include "data/order.h"
-#include "llm/batches.h"
+#include "data/loader.h"
+#include "data/turns.h"
 #include "sherd/autograd/loss/causal_lm.h"
 #include "sherd/shard/evaluation.h"
 
 namespace llm {
 
-double Evaluate(Llama& model, const sherd::World& world, std::span<const uint8_t> text,
-                std::span<const int64_t> starts, int64_t rows) {
-  const sherd::CausalLmLoss loss({.ignore_index = kIgnored});
-  const auto mine = data::ShareOf(data::CutMicroBatches(static_cast<int64_t>(starts.size()), rows),
-                                  world.rank(), world.size());
+double Evaluate(Llama& model, const sherd::World& world, const data::Samples& samples,
+                std::span<const int64_t> which, int64_t rows) {
+  const sherd::CausalLmLoss loss({.ignore_index = data::kIgnored});
+  const std::vector<std::vector<int64_t>> mine =
+      data::MicroBatchesOf(which, data::CutMicroBatches(static_cast<int64_t>(which.size()), rows),
+                           world.rank(), world.size());
   auto next = mine.begin();
-  const auto loader = [&]() -> std::optional<Batch> {
+  const auto loader = [&]() -> std::optional<data::Batch> {
     if (next == mine.end()) return std::nullopt;
-    const data::Range range = *next++;
-    const auto part = starts.subspan(static_cast<size_t>(range.begin),
-                                     static_cast<size_t>(range.end - range.begin));
-    return MakeBatch(text, part, model.config().positions, world.device());
+    return data::MakeBatch(samples, *next++, world.device());
   };
-  const auto forward = [&](const Batch& batch) { return loss(model(batch.tokens), batch.labels); };
+  const auto forward = [&](const data::Batch& batch) {
+    return loss(model(batch.tokens, batch.cu_seqlens), batch.labels);
+  };
   return sherd::Evaluate(model, loader, forward).loss;
 }
 

@@ -61,7 +61,9 @@ std::string MetricsLine(const StepRecord& r) {
     absl::StrAppend(&line, ", \"validation_loss\": ", JsonNumber(*r.validation_loss));
   }
   absl::StrAppend(&line, ", \"gradient_norm\": ", JsonNumber(r.gradient_norm),
-                  ", \"learning_rate\": ", JsonNumber(r.learning_rate), ", \"tokens\": ", r.tokens,
+                  ", \"learning_rate\": ", JsonNumber(r.learning_rate),
+                  ", \"samples\": ", r.samples, ", \"micro_batches\": ", r.micro_batches,
+                  ", \"scaled_by\": \"window\", \"tokens\": ", r.tokens,
                   ", \"tokens_per_second\": ", JsonNumber(r.tokens_per_second),
                   ", \"peak_bytes\": ", r.peak_bytes, ", \"seconds\": ", JsonNumber(r.seconds),
                   "}");

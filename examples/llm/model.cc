@@ -15,6 +15,7 @@ namespace llm {
 namespace {
 
 using sherd::Initializer;
+using sherd::Tensor;
 using sherd::Variable;
 
 constexpr double kNormEps = 1e-5;
@@ -48,18 +49,18 @@ Block::Block(const LlamaConfig& c, const sherd::kernels::RopeTables& rope)
   RegisterModule("down", down_);
 }
 
-Variable Block::operator()(const Variable& x) {
+Variable Block::operator()(const Variable& x, const Tensor& cu_seqlens) {
   return Call(
       *this,
-      [](Block& self, const Variable& x) {
+      [](Block& self, const Variable& x, const Tensor& cu_seqlens) {
         const double p = self.config_.dropout;
-        const Variable h = Add(x, Dropout(self.Attend(self.attention_norm_(x)), p));
+        const Variable h = Add(x, Dropout(self.Attend(self.attention_norm_(x), cu_seqlens), p));
         return Add(h, Dropout(self.FeedForward(self.ffn_norm_(h)), p));
       },
-      x);
+      x, cu_seqlens);
 }
 
-Variable Block::Attend(const Variable& x) {
+Variable Block::Attend(const Variable& x, const Tensor& cu_seqlens) {
   const int64_t d = config_.head_size();
   const int64_t heads = config_.heads;
   const int64_t kv_heads = config_.kv_heads;
@@ -71,8 +72,9 @@ Variable Block::Attend(const Variable& x) {
   const Variable q = Rope(by_head(qkv[0], heads), rope_);
   const Variable k = Rope(by_head(qkv[1], kv_heads), rope_);
   const Variable v = by_head(qkv[2], kv_heads);
-  const Variable seen =
-      Attention(q, k, v, {.causal = true, .scale = 1.0 / std::sqrt(static_cast<double>(d))});
+  const Variable seen = Attention(
+      q, k, v,
+      {.causal = true, .scale = 1.0 / std::sqrt(static_cast<double>(d)), .cu_seqlens = cu_seqlens});
   return out_(Reshape(seen, x.shape()));
 }
 
@@ -99,16 +101,16 @@ Llama::Llama(const LlamaConfig& c, const sherd::Device& device)
   }
 }
 
-Variable Llama::operator()(const Variable& tokens) {
+Variable Llama::operator()(const Variable& tokens, const Tensor& cu_seqlens) {
   return Call(
       *this,
-      [](Llama& self, const Variable& tokens) {
+      [](Llama& self, const Variable& tokens, const Tensor& cu_seqlens) {
         Variable h = self.embedding_(tokens);
-        for (Block& block : self.blocks_) h = block(h);
+        for (Block& block : self.blocks_) h = block(h, cu_seqlens);
         h = self.norm_(h);
         return self.head_ ? (*self.head_)(h) : Linear(h, self.embedding_.weight());
       },
-      tokens);
+      tokens, cu_seqlens);
 }
 
 int64_t Llama::size() const {

@@ -9,6 +9,7 @@
 #include "sherd/autograd/variable.h"
 #include "sherd/runtime/core/device.h"
 #include "sherd/runtime/core/dtype.h"
+#include "sherd/runtime/core/tensor.h"
 #include "sherd/runtime/kernels/rope.h"
 
 namespace llm {
@@ -40,11 +41,11 @@ struct LlamaConfig {
 class Block : public sherd::Module {
  public:
   Block(const LlamaConfig& config, const sherd::kernels::RopeTables& rope);
-  // Shapes: x and result [B, T, C].
-  sherd::Variable operator()(const sherd::Variable& x);
+  // Shapes: x and result [B, T, C]; cu_seqlens as the model's.
+  sherd::Variable operator()(const sherd::Variable& x, const sherd::Tensor& cu_seqlens);
 
  private:
-  sherd::Variable Attend(const sherd::Variable& x);
+  sherd::Variable Attend(const sherd::Variable& x, const sherd::Tensor& cu_seqlens);
   sherd::Variable FeedForward(const sherd::Variable& x);
 
   const LlamaConfig config_;
@@ -69,7 +70,9 @@ class Llama : public sherd::Module {
   // Builds the tables of positions on `device`; parameters get their memory from Initialize.
   Llama(const LlamaConfig& config, const sherd::Device& device);
   // Shapes: tokens [B, T] of i32 or i64 with T at most config.positions, result [B, T, V].
-  sherd::Variable operator()(const sherd::Variable& tokens);
+  // With `cu_seqlens` (data::Batch), tokens see those of their own document alone. Positions count
+  // from the row's beginning even so: rotary ones act through differences.
+  sherd::Variable operator()(const sherd::Variable& tokens, const sherd::Tensor& cu_seqlens = {});
 
   std::deque<Block>& blocks() { return blocks_; }
   const LlamaConfig& config() const { return config_; }

@@ -106,7 +106,7 @@ std::optional<std::string> SetTimeout(Options& o, const std::string& text) {
 }
 
 std::optional<std::string> AddData(Options& o, const std::string& text) {
-  if (text.empty()) return "the names of text files";
+  if (text.empty()) return "the names of files";
   o.data.push_back(text);
   return std::nullopt;
 }
@@ -129,9 +129,13 @@ const std::vector<Flag>& Flags() {
   static const auto* const flags = new std::vector<Flag>{
       {"data",
        "FILE...",
-       "text to learn, read as bytes and joined in this order; repeatable",
+       "text, token files (NAME.bin) or JSON lines (NAME.jsonl), joined in this order; repeatable",
        {AddData},
        true},
+      {"vocab", "N", "tokens of the vocabulary of NAME.bin or NAME.jsonl; 0: bytes",
+       Integer(&O::vocabulary, 0, 1 << 24)},
+      {"end_token", "N", "token of NAME.bin that ends a document; -1: none",
+       Integer(&O::end_token, -1, 1 << 24)},
       {"out", "DIR", "where metrics.jsonl and report.html go; must hold no run yet", {SetOut}},
       {"dim", "N", "width of the model", Integer(&O::dim, 1, 1 << 16)},
       {"layers", "N", "decoder blocks", Integer(&O::layers, 1, 4096)},
@@ -144,10 +148,13 @@ const std::vector<Flag>& Flags() {
       {"untied", "", "the head has weights of its own", Switch(&O::tied, false)},
       {"dropout", "P", "probability of dropping an activation", Real(&O::dropout, 0, 1)},
       {"steps", "N", "training steps", Integer(&O::steps, 1)},
-      {"seq", "N", "bytes a sample predicts", Integer(&O::seq, 1, 1 << 24)},
+      {"seq", "N", "tokens of a row, which is one sample", Integer(&O::seq, 1, 1 << 24)},
       {"batch", "N", "samples a step, over all ranks and micro-batches", Integer(&O::batch, 1)},
       {"micro_batches", "N", "parts a step is computed in, one after another",
        Integer(&O::micro_batches, 1)},
+      {"token_budget", "N",
+       "instead of --micro_batches: parts take samples up to N tokens, padding counted; 0: none",
+       Integer(&O::token_budget, 0)},
       {"lr", "R", "highest learning rate", Real(&O::lr, 0, kNoLimit, true)},
       {"min_lr", "R", "learning rate of the last step; a tenth of --lr unless given",
        Real(&O::min_lr, 0, kNoLimit)},
@@ -223,7 +230,7 @@ absl::Status Invalid(std::string_view message) {
 }
 
 absl::Status CheckTogether(const Options& o) {
-  if (o.data.empty()) return Invalid("--data is missing: name at least one text file");
+  if (o.data.empty()) return Invalid("--data is missing: name at least one file");
   if (o.out.empty()) return Invalid("--out is missing: name a folder for the results");
   if (o.dim % o.heads != 0) {
     return Invalid(absl::StrCat("--dim ", o.dim, " is not divisible by --heads ", o.heads));
@@ -239,6 +246,10 @@ absl::Status CheckTogether(const Options& o) {
   if (o.heads % o.kv_heads != 0) {
     return Invalid(
         absl::StrCat("--heads ", o.heads, " is not divisible by --kv_heads ", o.kv_heads));
+  }
+  if (o.token_budget > 0 && o.token_budget < o.seq) {
+    return Invalid(absl::StrCat("--token_budget ", o.token_budget, " is below --seq ", o.seq,
+                                ", and a row may have that many tokens"));
   }
   if (o.min_lr > o.lr) {
     return Invalid(absl::StrCat("--min_lr ", o.min_lr, " is above --lr ", o.lr));
@@ -274,7 +285,7 @@ absl::StatusOr<Options> ParseOptions(std::span<const char* const> arguments) {
   std::set<std::string> seen;
   for (size_t i = 0; i < words.size(); ++i) {
     if (!is_flag(words[i])) {
-      return Invalid(absl::StrCat("'", words[i], "' belongs to no flag; text files follow --data"));
+      return Invalid(absl::StrCat("'", words[i], "' belongs to no flag; files follow --data"));
     }
     const auto [name, inline_value] = SplitArgument(words[i]);
     const Flag* flag = Find(name);
@@ -303,6 +314,9 @@ absl::StatusOr<Options> ParseOptions(std::span<const char* const> arguments) {
   }
   if (seen.count("tied") > 0 && seen.count("untied") > 0) {
     return Invalid("--tied and --untied exclude each other");
+  }
+  if (seen.count("micro_batches") > 0 && options.token_budget > 0) {
+    return Invalid("--micro_batches and --token_budget exclude each other");
   }
   // A schedule shorter than the default warm-up, or lower than the default floor, is no mistake.
   if (seen.count("warmup") == 0) options.warmup = std::min(options.warmup, options.steps / 10);

@@ -17,7 +17,9 @@ namespace llm {
 struct Options {
   bool help = false;
 
-  std::vector<std::string> data;  // text files, read as bytes and joined in this order
+  std::vector<std::string> data;  // files of one kind, joined in this order; see dataset.h
+  int64_t vocabulary = 0;         // of token files; 0: bytes
+  int64_t end_token = -1;         // behind each document of a token file; -1: none
   std::string out;                // folder of metrics.jsonl and report.html; must hold no run yet
 
   int64_t dim = 128;
@@ -29,9 +31,10 @@ struct Options {
   double dropout = 0.0;
 
   int64_t steps = 1000;
-  int64_t seq = 256;   // bytes a sample predicts
+  int64_t seq = 256;   // tokens of a row
   int64_t batch = 12;  // samples a step, over all ranks and micro-batches
   int64_t micro_batches = 1;
+  int64_t token_budget = 0;  // tokens of a micro-batch, instead of micro_batches; 0: none
   double lr = 3e-3;
   double min_lr = 3e-4;
   int64_t warmup = 50;

@@ -35,16 +35,18 @@ Chart LossChart(const Report& report) {
     validation.x.push_back(static_cast<double>(step.step));
     validation.y.push_back(*step.validation_loss);
   }
-  const ChartSeries bigram{absl::StrFormat("byte bigram %.3f", report.bigram_loss),
-                           Kind::kReference,
-                           3,
-                           {},
-                           {report.bigram_loss}};
-  return {"Loss",
-          "step",
-          "nats per byte",
-          {bigram, Collect(report, "training", 1, [](const StepRecord& s) { return s.loss; }),
-           std::move(validation)}};
+  Chart chart{"Loss", "step", "nats per " + report.unit};
+  if (report.bigram_loss) {
+    chart.series.push_back({absl::StrFormat("byte bigram %.3f", *report.bigram_loss),
+                            Kind::kReference,
+                            3,
+                            {},
+                            {*report.bigram_loss}});
+  }
+  chart.series.push_back(
+      Collect(report, "training", 1, [](const StepRecord& s) { return s.loss; }));
+  chart.series.push_back(std::move(validation));
+  return chart;
 }
 
 Chart ThroughputChart(const Report& report) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,7 +29,8 @@ struct Report {
   std::vector<Headline> headlines;
   std::vector<Section> sections;
   std::vector<StepRecord> steps;
-  double bigram_loss = 0.0;                             // nats per byte, on the validation windows
+  std::string unit = "byte";                            // what a token is called
+  std::optional<double> bigram_loss;                    // nats, on the same validation; of bytes
   std::vector<std::pair<std::string, int64_t>> memory;  // peak bytes by category
   std::string prompt;                                   // what the sample begins with
   std::string sample;                                   // bytes; shown as UTF-8 where they are

@@ -23,25 +23,43 @@ std::string RanksAndThreads(const Options& o, const sherd::LaunchInfo& launch) {
 // A loss in nats per byte in the unit compressors use.
 double BitsPerByte(double nats) { return nats / std::log(2.0); }
 
-std::vector<Report::Headline> Headlines(const TrainingResult& r,
-                                        const std::vector<StepRecord>& steps, double bigram_loss) {
+std::string Effective(const Options& o, const sherd::LaunchInfo& launch) {
+  if (o.token_budget > 0) {
+    return absl::StrCat("micro-batches of up to ", o.token_budget, " tokens on ",
+                        Counted(launch.size, "rank"));
+  }
+  return absl::StrCat("up to ", Counted(RowsOf(o, launch.size), "row"), " x ",
+                      Counted(launch.size, "rank"), " x ", o.micro_batches, " micro-batch",
+                      o.micro_batches == 1 ? "" : "es");
+}
+
+std::vector<Report::Headline> Headlines(const Dataset& data, const TrainingResult& r,
+                                        const std::vector<StepRecord>& steps,
+                                        std::optional<double> bigram_loss) {
   const StepRecord& last = steps.back();
   double seconds = 0.0;
   for (const StepRecord& step : steps) {
     const double tokens = static_cast<double>(last.tokens) / static_cast<double>(steps.size());
     seconds += tokens / step.tokens_per_second;
   }
-  return {{"Validation loss", absl::StrFormat("%.4f", r.validation_loss),
-           absl::StrFormat("nats per byte = %.3f bits", BitsPerByte(r.validation_loss))},
-          {"Byte bigram", absl::StrFormat("%.4f", bigram_loss),
-           absl::StrFormat("fitted on the same text; %.4f %s",
-                           std::abs(bigram_loss - r.validation_loss),
-                           r.validation_loss < bigram_loss ? "worse" : "better")},
-          {"Tokens per second", FormatCount(static_cast<double>(last.tokens) / seconds),
-           absl::StrCat(FormatCount(static_cast<double>(last.tokens)), " tokens in ",
-                        Counted(last.step, "step"))},
-          {"Training time", FormatSeconds(last.seconds), "with validation"},
-          {"Peak memory", FormatBytes(last.peak_bytes), "of the fullest rank"}};
+  std::vector<Report::Headline> headlines = {
+      {"Validation loss", absl::StrFormat("%.4f", r.validation_loss),
+       data.bytes()
+           ? absl::StrFormat("nats per byte = %.3f bits", BitsPerByte(r.validation_loss))
+           : absl::StrFormat("nats per token, perplexity %.4g", std::exp(r.validation_loss))}};
+  if (bigram_loss) {
+    headlines.push_back({"Byte bigram", absl::StrFormat("%.4f", *bigram_loss),
+                         absl::StrFormat("fitted on the same text; %.4f %s",
+                                         std::abs(*bigram_loss - r.validation_loss),
+                                         r.validation_loss < *bigram_loss ? "worse" : "better")});
+  }
+  headlines.insert(headlines.end(),
+                   {{"Tokens per second", FormatCount(static_cast<double>(last.tokens) / seconds),
+                     absl::StrCat(FormatCount(static_cast<double>(last.tokens)), " tokens in ",
+                                  Counted(last.step, "step"))},
+                    {"Training time", FormatSeconds(last.seconds), "with validation"},
+                    {"Peak memory", FormatBytes(last.peak_bytes), "of the fullest rank"}});
+  return headlines;
 }
 
 Report::Section ModelSection(const Options& o, const TrainingResult& r) {
@@ -57,10 +75,11 @@ Report::Section ModelSection(const Options& o, const TrainingResult& r) {
            {"Numbers", o.f64 ? "f64" : "f32"}}};
 }
 
-Report::Section TrainingSection(const Options& o) {
+Report::Section TrainingSection(const Options& o, const sherd::LaunchInfo& launch) {
   return {"Training",
-          {{"Batch", absl::StrCat(o.batch, " samples of ", o.seq, " bytes")},
-           {"Micro-batches", absl::StrCat(o.micro_batches)},
+          {{"Batch", absl::StrCat(o.batch, " samples of up to ", o.seq, " tokens")},
+           {"Effective batch", Effective(o, launch)},
+           {"Losses divided by", "the window's labels on all ranks (kWindow)"},
            {"Learning rate", absl::StrCat(o.lr, " falling to ", o.min_lr)},
            {"Warm-up", Counted(o.warmup, "step")},
            {"Weight decay", absl::StrCat(o.weight_decay)},
@@ -68,8 +87,8 @@ Report::Section TrainingSection(const Options& o) {
            {"Seed", absl::StrCat(o.seed)}}};
 }
 
-Report::Section RunSection(const Options& o, const sherd::LaunchInfo& launch, const TextData& text,
-                           const TrainingResult& r) {
+Report::Section RunSection(const Options& o, const sherd::LaunchInfo& launch, const Dataset& data) {
+  const std::string tokens = absl::StrCat(data.bytes() ? "Bytes" : "Tokens");
   return {"Run",
           {{"Ranks", RanksAndThreads(o, launch)},
            {"Started by", launch.launcher == sherd::Launcher::kNone
@@ -77,30 +96,34 @@ Report::Section RunSection(const Options& o, const sherd::LaunchInfo& launch, co
                               : std::string(sherd::NameOf(launch.launcher))},
            {"Checkpointing", OnOff(o.checkpoint)},
            {"Reshard after forward", OnOff(o.reshard)},
-           {"Text", absl::StrJoin(o.data, ", ")},
-           {"Bytes to learn", FormatCount(static_cast<double>(text.train.size()))},
-           {"Bytes to validate", FormatCount(static_cast<double>(text.validation.size()))},
-           {"Validation samples", absl::StrCat(r.validation.size())}}};
+           {"Data", absl::StrJoin(o.data, ", ")},
+           {tokens + " to learn", FormatCount(static_cast<double>(data.train_tokens()))},
+           {tokens + " to validate", FormatCount(static_cast<double>(data.validation_tokens()))},
+           {"Samples to learn", absl::StrCat(data.train().size())},
+           {"Validation samples", absl::StrCat(data.validation().size())}}};
 }
 
 }  // namespace
 
-std::string Announcement(const Options& o, const sherd::LaunchInfo& launch, const TextData& text) {
+std::string Announcement(const Options& o, const sherd::LaunchInfo& launch, const Dataset& data) {
   return absl::StrCat(Counted(o.layers, "block"), " of width ", o.dim, " in ",
                       o.f64 ? "f64" : "f32", ", ", RanksAndThreads(o, launch), ", ", o.batch, " x ",
-                      o.seq, " bytes a step, ", FormatCount(static_cast<double>(text.train.size())),
-                      " bytes to learn and ",
-                      FormatCount(static_cast<double>(text.validation.size())), " to validate");
+                      o.seq, " ", data.unit(), "s a step (", Effective(o, launch), "), ",
+                      FormatCount(static_cast<double>(data.train_tokens())), " ", data.unit(),
+                      "s to learn and ", FormatCount(static_cast<double>(data.validation_tokens())),
+                      " to validate");
 }
 
-Report MakeReport(const Options& o, const sherd::LaunchInfo& launch, const TextData& text,
-                  const TrainingResult& r, std::vector<StepRecord> steps, double bigram_loss) {
+Report MakeReport(const Options& o, const sherd::LaunchInfo& launch, const Dataset& data,
+                  const TrainingResult& r, std::vector<StepRecord> steps,
+                  std::optional<double> bigram_loss) {
   Report report;
-  report.title = "A language model of bytes";
-  report.subtitle = Announcement(o, launch, text);
-  report.headlines = Headlines(r, steps, bigram_loss);
-  report.sections = {ModelSection(o, r), TrainingSection(o), RunSection(o, launch, text, r)};
+  report.title = absl::StrCat("A language model of ", data.unit(), "s");
+  report.subtitle = Announcement(o, launch, data);
+  report.headlines = Headlines(data, r, steps, bigram_loss);
+  report.sections = {ModelSection(o, r), TrainingSection(o, launch), RunSection(o, launch, data)};
   report.steps = std::move(steps);
+  report.unit = data.unit();
   report.bigram_loss = bigram_loss;
   report.memory = r.memory;
   report.prompt = o.prompt;

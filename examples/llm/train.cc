@@ -1,4 +1,4 @@
-// Trains a Llama-style language model on bytes of text, sharded over the ranks of a launch.
+// Trains a Llama-style language model on text or tokens, sharded over the ranks of a launch.
 
 #include <signal.h>
 #include <sys/prctl.h>
@@ -13,14 +13,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "llm/agree.h"
 #include "llm/bigram.h"
+#include "llm/dataset.h"
 #include "llm/escape.h"
 #include "llm/metrics.h"
 #include "llm/options.h"
 #include "llm/progress.h"
 #include "llm/report.h"
 #include "llm/summary.h"
-#include "llm/text_data.h"
 #include "llm/training.h"
 #include "sherd/runtime/base/error.h"
 #include "sherd/runtime/comm/launch.h"
@@ -48,28 +49,6 @@ int Fail(const sherd::LaunchInfo& launch, const absl::Status& status, int code) 
   return code;
 }
 
-// OK if `status` is OK on all ranks, else that of the first rank where it is not, the same on all.
-// COLLECTIVE.
-absl::Status AgreeOn(sherd::World& world, const absl::Status& status) {
-  static constexpr char kKey[] = "llm/failure/";
-  std::vector<int64_t> failed(static_cast<size_t>(world.size()), 0);
-  if (!status.ok()) {
-    failed[static_cast<size_t>(world.rank())] = static_cast<int64_t>(status.code());
-    sherd::ThrowIfError(
-        world.store().Set(absl::StrCat(kKey, world.rank()), std::string(status.message())));
-  }
-  world.group().AllReduce(failed.data(), world.size(), sherd::DType::kI64, {.op = "agree"});
-  for (int rank = 0; rank < world.size(); ++rank) {
-    if (failed[static_cast<size_t>(rank)] == 0) continue;
-    const absl::StatusOr<std::string> text =
-        world.store().Get(absl::StrCat(kKey, rank), absl::Seconds(10));
-    sherd::ThrowIfError(text.status());
-    return absl::Status(static_cast<absl::StatusCode>(failed[static_cast<size_t>(rank)]),
-                        rank == 0 ? *text : absl::StrCat("rank ", rank, ": ", *text));
-  }
-  return absl::OkStatus();
-}
-
 // What rank 0 shows and writes during a run and at its end; the other ranks do neither.
 class Output {
  public:
@@ -93,22 +72,24 @@ class Output {
   }
 
   // Writes the report and prints the last lines, which scripts read.
-  absl::Status Close(const Options& o, const sherd::LaunchInfo& launch, const TextData& text,
+  absl::Status Close(const Options& o, const sherd::LaunchInfo& launch, const Dataset& data,
                      const TrainingResult& result) {
     progress_.reset();
-    const double bigram = Bigram(text.train).MeanLoss(text.validation, result.validation, o.seq);
+    std::optional<double> bigram;
+    if (data.bytes()) bigram = Bigram(data.train()).MeanLoss(data.validation());
     if (!result.sample.empty()) {
       const std::string prompt = o.prompt == "\n" ? "" : o.prompt;
       std::printf("\n%s\n", ValidUtf8(prompt + result.sample).c_str());
     }
     const std::string path = o.out + "/report.html";
     absl::Status written =
-        WriteReport(path, MakeReport(o, launch, text, result, std::move(steps_), bigram));
+        WriteReport(path, MakeReport(o, launch, data, result, std::move(steps_), bigram));
     if (!written.ok()) return written;
-    std::printf(
-        "\nvalidation loss %.4f nats per byte\nbyte bigram     %.4f nats per byte, fitted on "
-        "the same text\nreport          %s\n",
-        result.validation_loss, bigram, path.c_str());
+    std::printf("\nvalidation loss %.4f nats per %s\n", result.validation_loss, data.unit());
+    if (bigram) {
+      std::printf("byte bigram     %.4f nats per byte, fitted on the same text\n", *bigram);
+    }
+    std::printf("report          %s\n", path.c_str());
     std::fflush(stdout);
     return absl::OkStatus();
   }
@@ -122,21 +103,21 @@ class Output {
 // All that needs every rank. Returns what all ranks agree on; throws what one of them met alone.
 absl::Status Run(const Options& options, const sherd::LaunchInfo& launch, sherd::World& world) {
   const bool speaks = world.rank() == 0;
-  const absl::StatusOr<TextData> text = ReadText(options.data, options.seq);
-  if (absl::Status status = AgreeOn(world, text.status()); !status.ok()) return status;
+  const absl::StatusOr<Dataset> data = Dataset::Open(options);
+  if (absl::Status status = AgreeOn(world, data.status()); !status.ok()) return status;
   Output output;
   const absl::Status opened = speaks ? output.Open(options, launch) : absl::OkStatus();
   if (absl::Status status = AgreeOn(world, opened); !status.ok()) return status;
   if (speaks) {
-    std::printf("%s\n", Announcement(options, launch, *text).c_str());
+    std::printf("%s\n", Announcement(options, launch, *data).c_str());
     std::fflush(stdout);
   }
   std::function<absl::Status(const StepRecord&)> on_step;
   if (speaks) on_step = [&](const StepRecord& record) { return output.Add(record); };
-  const absl::StatusOr<TrainingResult> result = TrainModel(options, world, *text, on_step);
+  const absl::StatusOr<TrainingResult> result = TrainModel(options, world, *data, on_step);
   if (!result.ok()) return result.status();
   const absl::Status closed =
-      speaks ? output.Close(options, launch, *text, *result) : absl::OkStatus();
+      speaks ? output.Close(options, launch, *data, *result) : absl::OkStatus();
   return AgreeOn(world, closed);
 }
 

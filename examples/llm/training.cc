@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <limits>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "llm/batches.h"
+#include "data/loader.h"
 #include "llm/evaluate.h"
 #include "llm/generate.h"
 #include "llm/model.h"
@@ -26,8 +25,8 @@ namespace {
 
 using sherd::Variable;
 
-LlamaConfig ConfigOf(const Options& o) {
-  return {.vocabulary = kVocabulary,
+LlamaConfig ConfigOf(const Options& o, int64_t vocabulary) {
+  return {.vocabulary = vocabulary,
           .dim = o.dim,
           .layers = o.layers,
           .heads = o.heads,
@@ -91,57 +90,66 @@ absl::Status CheckFinite(const sherd::StepResult& step) {
 
 class Trainer {
  public:
-  Trainer(const Options& options, sherd::World& world, const TextData& text);
+  Trainer(const Options& options, sherd::World& world, const Dataset& data);
 
   absl::Status Run(const std::function<absl::Status(const StepRecord&)>& on_step);
   TrainingResult Finish();
 
  private:
-  sherd::StepResult Step(sherd::Window<Batch>& window);
+  sherd::StepResult Step(sherd::Window<data::Batch>& window);
   // The validation that belongs to `step`, if any.
   std::optional<double> Validate(int64_t step);
-  std::vector<int64_t> Windows(int64_t most) const {
-    return ValidationWindows(static_cast<int64_t>(text_.validation.size()), options_.seq, most);
+  // What ranks agree on before the first backward of a window.
+  sherd::BatchCount Count(const data::Batch& batch) const {
+    return {.items = loss_.Count(batch.labels),
+            .samples = static_cast<int64_t>(batch.samples.size())};
   }
 
   const Options& options_;
   sherd::World& world_;
-  const TextData& text_;
+  const Dataset& data_;
   const sherd::Device& device_;
   const sherd::Schedule schedule_;
-  const sherd::CausalLmLoss loss_{{.ignore_index = kIgnored}};
-  const ZLoss z_loss_{kIgnored};
+  const sherd::CausalLmLoss loss_{{.ignore_index = data::kIgnored}};
+  const ZLoss z_loss_{data::kIgnored};
   Llama model_;
   std::optional<sherd::AdamW> optimizer_;
-  BatchLoader loader_;
+  data::Loader loader_;
   sherd::Tape tape_;
   TrainingResult result_;
 };
 
-Trainer::Trainer(const Options& o, sherd::World& world, const TextData& text)
+data::LoaderOptions LoaderOptionsOf(const Options& o, int ranks) {
+  return {.window = o.batch,
+          .rows = RowsOf(o, ranks),
+          .token_budget = o.token_budget,
+          .epochs = o.steps,  // enough: an epoch has a step at least
+          .seed = o.seed};
+}
+
+Trainer::Trainer(const Options& o, sherd::World& world, const Dataset& data)
     : options_(o),
       world_(world),
-      text_(text),
+      data_(data),
       device_(world.device()),
       schedule_(sherd::CosineSchedule({.highest = o.lr,
                                        .lowest = std::min(o.min_lr, o.lr),
                                        .steps = o.steps,
                                        .warmup = std::min(o.warmup, o.steps)})),
-      model_(ConfigOf(o), device_),
-      loader_(text.train, o, world.rank(), world.size(), device_) {
+      model_(ConfigOf(o, data.vocabulary()), device_),
+      loader_(data.train(), LoaderOptionsOf(o, world.size()), world.rank(), world.size(), device_) {
   ShardModel(model_, world.mesh(), o);
   // After sharding: an optimizer holds the pieces this rank owns.
   optimizer_.emplace(model_.parameters(),
                      sherd::AdamWOptions{.beta2 = 0.95, .weight_decay = o.weight_decay});
   result_.parameters = model_.size();
-  result_.validation = Windows(std::numeric_limits<int64_t>::max());
 }
 
-sherd::StepResult Trainer::Step(sherd::Window<Batch>& window) {
-  for (const Batch& batch : window) {
+sherd::StepResult Trainer::Step(sherd::Window<data::Batch>& window) {
+  for (const data::Batch& batch : window) {
     const sherd::Recording on(
         tape_, {.seed = options_.seed, .step = window.step(), .samples = batch.samples});
-    const Variable logits = model_(batch.tokens);
+    const Variable logits = model_(batch.tokens, batch.cu_seqlens);
     if (options_.z_loss > 0.0) {
       window.Backward({loss_(logits, batch.labels), z_loss_(logits, batch.labels)});
     } else {
@@ -155,24 +163,31 @@ sherd::StepResult Trainer::Step(sherd::Window<Batch>& window) {
 std::optional<double> Trainer::Validate(int64_t step) {
   const bool last = step == options_.steps;
   if (!last && (options_.eval_every == 0 || step % options_.eval_every != 0)) return std::nullopt;
-  const std::vector<int64_t> starts = last ? result_.validation : Windows(options_.eval_windows);
-  return Evaluate(model_, world_, text_.validation, starts, loader_.rows());
+  const data::Samples& held_out = data_.validation();
+  return Evaluate(model_, world_, held_out,
+                  SpreadRows(held_out, last ? held_out.size() : options_.eval_windows),
+                  RowsOf(options_, world_.size()));
 }
 
 absl::Status Trainer::Run(const std::function<absl::Status(const StepRecord&)>& on_step) {
   const bool two = options_.z_loss > 0.0;
   std::vector<sherd::LossTerm> losses = {{}};
   if (two) losses.push_back({.name = "z_loss", .weight = options_.z_loss});
+  // A window takes all that the loader gives, which is a sample a micro-batch at most.
   sherd::Accumulation accumulation(
-      model_, {.micro_batches = options_.micro_batches + 1, .losses = std::move(losses)});
+      model_, {.micro_batches = options_.batch + 1, .losses = std::move(losses)});
+  const auto count = [this](const data::Batch& batch) { return Count(batch); };
   const auto next = [&] {
-    return two ? accumulation.Next(loader_, loss_, z_loss_) : accumulation.Next(loader_, loss_);
+    return two ? accumulation.Next(loader_, count, count) : accumulation.Next(loader_, count);
   };
   int64_t tokens = 0;
   const Stopwatch run;
   Stopwatch step_time;
-  while (auto window = next()) {
+  while (accumulation.steps() < options_.steps) {
+    auto window = next();
+    if (!window) break;
     const sherd::StepResult step = Step(*window);
+    if (step.why == sherd::StepSkip::kEmpty) continue;  // no sample of it has a label
     if (absl::Status finite = CheckFinite(step); !finite.ok()) return finite;
     const double seconds = step_time.Seconds();
     tokens += step.items;
@@ -185,6 +200,8 @@ absl::Status Trainer::Run(const std::function<absl::Status(const StepRecord&)>& 
                                .validation_loss = validation_loss,
                                .gradient_norm = step.grad_norm,
                                .learning_rate = step.learning_rate,
+                               .samples = step.samples,
+                               .micro_batches = step.micro_batches,
                                .tokens = tokens,
                                .tokens_per_second = static_cast<double>(step.items) / seconds,
                                .peak_bytes = Largest(world_.group(), peak),
@@ -202,6 +219,7 @@ absl::Status Trainer::Run(const std::function<absl::Status(const StepRecord&)>& 
 
 TrainingResult Trainer::Finish() {
   result_.memory = PeaksByCategory(device_);
+  if (!data_.bytes()) return std::move(result_);
   const GenerateOptions generate = {
       .bytes = options_.generate, .temperature = options_.temperature, .seed = options_.seed};
   result_.sample = Generate(model_, options_.prompt, generate, device_);
@@ -210,10 +228,16 @@ TrainingResult Trainer::Finish() {
 
 }  // namespace
 
+int64_t RowsOf(const Options& o, int ranks) {
+  if (o.token_budget > 0) return std::max<int64_t>(o.token_budget / o.seq, 1);
+  const int64_t parts = o.micro_batches * ranks;
+  return (o.batch + parts - 1) / parts;
+}
+
 absl::StatusOr<TrainingResult> TrainModel(
-    const Options& options, sherd::World& world, const TextData& text,
+    const Options& options, sherd::World& world, const Dataset& data,
     const std::function<absl::Status(const StepRecord&)>& on_step) {
-  Trainer trainer(options, world, text);
+  Trainer trainer(options, world, data);
   if (absl::Status status = trainer.Run(on_step); !status.ok()) return status;
   return trainer.Finish();
 }

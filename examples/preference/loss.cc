@@ -1,7 +1,5 @@
 #include "preference/loss.h"
 
-#include <algorithm>
-
 #include "sherd/autograd/ops/arithmetic.h"
 #include "sherd/autograd/ops/elementwise.h"
 #include "sherd/autograd/ops/indexing.h"
@@ -29,7 +27,7 @@ Variable SequenceLogProbs(const Variable& logits, const Tensor& labels) {
   std::vector<double> counted;
   for (int64_t& id : ids) {
     counted.push_back(id == kIgnored ? 0.0 : 1.0);
-    id = std::max<int64_t>(id, 0);
+    if (id == kIgnored) id = 0;
   }
   const int64_t rows = labels.shape()[0];
   const int64_t tokens = labels.shape()[1];

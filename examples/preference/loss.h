@@ -15,7 +15,8 @@ inline constexpr int64_t kIgnored = -100;
 // The log-probability of each row's labelled tokens, summed.
 //
 // Shapes: logits [B, T, V], labels [B, T] i64: the token after each, or kIgnored; result [B] f64.
-// Errors: sherd::Error kInvalidArgument if the shapes do not go together.
+// Errors: sherd::Error kInvalidArgument if the shapes do not go together, or for a label that is
+//   neither kIgnored nor below V.
 sherd::Variable SequenceLogProbs(const sherd::Variable& logits, const sherd::Tensor& labels);
 
 // How much more a model prefers each chosen answer to the rejected one: [B] f64.

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "llm/agree.h"
 #include "preference/training.h"
 #include "sherd/runtime/base/error.h"
 
@@ -139,9 +140,8 @@ int Complain(const absl::Status& status, int code) {
 absl::Status Run(const Options& options, int rank, sherd::World* world, std::span<const Pair> pairs,
                  std::span<const Pair> held_out) {
   Output output(options);
-  if (rank == 0) {
-    if (absl::Status opened = output.Open(); !opened.ok()) return opened;
-  }
+  const absl::Status opened = rank == 0 ? output.Open() : absl::OkStatus();
+  if (absl::Status agreed = llm::AgreeOn(*world, opened); !agreed.ok()) return agreed;
   Train(options, *world, pairs, held_out, [&](const Record& record) {
     if (rank == 0) output.Add(record);
   });
@@ -167,7 +167,8 @@ int Main(std::span<const char* const> arguments) {
     auto world = sherd::World::FromLaunch(*launch, {.log = sherd::StderrLogSink()});
     if (!world.ok()) return Complain(world.status(), 1);
     const absl::Status done = Run(*options, launch->rank, &*world, *pairs, *held_out);
-    return done.ok() ? 0 : Complain(done, 1);
+    if (done.ok()) return 0;
+    return speaks ? Complain(done, 1) : 1;
   } catch (const sherd::Error& error) {
     return Complain(error.status(), 1);
   }

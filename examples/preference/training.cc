@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "data/order.h"
+#include "data/turns.h"
 #include "llm/model.h"
 #include "preference/loss.h"
 #include "sherd/autograd/loss/causal_lm.h"
@@ -44,46 +44,33 @@ class Loader {
   Loader(std::span<const Pair> pairs, const Options& o, int64_t steps, const sherd::World& world)
       : pairs_(pairs),
         device_(world.device()),
-        order_(static_cast<int64_t>(pairs.size()), o.seed),
-        batch_(o.batch),
-        rows_((o.batch + o.micro_batches * world.size() - 1) / (o.micro_batches * world.size())),
-        rank_(world.rank()),
-        size_(world.size()),
+        turns_(
+            data::Order(static_cast<int64_t>(pairs.size()), o.seed), {}, o.batch,
+            [rows = RowsOf(o, world.size())](std::span<const int64_t> window) {
+              return data::CutMicroBatches(static_cast<int64_t>(window.size()), rows);
+            },
+            world.rank(), world.size()),
         steps_(steps) {}
 
   std::optional<Batch> operator()() {
     if (step_ == steps_) return std::nullopt;
-    if (samples_.empty()) {
-      samples_ = order_.Take(at_, batch_);
-      mine_ = data::ShareOf(data::CutMicroBatches(static_cast<int64_t>(samples_.size()), rows_),
-                            rank_, size_);
-      taken_ = 0;
+    if (const std::optional<std::vector<int64_t>> which = turns_()) {
+      return MakeBatch(pairs_, *which, device_);
     }
-    if (taken_ == mine_.size()) {
-      samples_.clear();
-      ++step_;
-      return std::nullopt;
-    }
-    const data::Range range = mine_[taken_++];
-    return MakeBatch(pairs_,
-                     std::span(samples_).subspan(static_cast<size_t>(range.begin),
-                                                 static_cast<size_t>(range.end - range.begin)),
-                     device_);
+    ++step_;
+    return std::nullopt;
   }
 
  private:
+  static int64_t RowsOf(const Options& o, int ranks) {
+    const int64_t parts = o.micro_batches * ranks;
+    return (o.batch + parts - 1) / parts;
+  }
+
   const std::span<const Pair> pairs_;
   const sherd::Device device_;
-  const data::Order order_;
-  const int64_t batch_;
-  const int64_t rows_;
-  const int rank_;
-  const int size_;
+  data::Turns turns_;
   const int64_t steps_;
-  data::Cursor at_;
-  std::vector<int64_t> samples_;  // of the open step
-  std::vector<data::Range> mine_;
-  size_t taken_ = 0;
   int64_t step_ = 0;
 };
 
@@ -171,16 +158,14 @@ std::pair<double, double> Trainer::Agree(const Tally& tally) {
 }
 
 Measure Trainer::MeasureOn(std::span<const Pair> pairs) {
-  const auto mine =
-      data::ShareOf(data::CutMicroBatches(static_cast<int64_t>(pairs.size()), options_.batch),
-                    world_.rank(), world_.size());
+  const auto size = static_cast<int64_t>(pairs.size());
+  const std::vector<std::vector<int64_t>> mine =
+      data::MicroBatchesOf(data::Numbers(0, size), data::CutMicroBatches(size, options_.batch),
+                           world_.rank(), world_.size());
   auto next = mine.begin();
   const auto loader = [&]() -> std::optional<Batch> {
     if (next == mine.end()) return std::nullopt;
-    std::vector<int64_t> which;
-    for (int64_t i = next->begin; i < next->end; ++i) which.push_back(i);
-    ++next;
-    return MakeBatch(pairs, which, world_.device());
+    return MakeBatch(pairs, *next++, world_.device());
   };
   Tally tally;
   const auto forward = [&](const Batch& batch) {

@@ -12,9 +12,17 @@ namespace {
 
 using Ids = std::vector<int64_t>;
 
-std::string PairsError(const std::string& text) {
-  const auto pairs = ReadPreferences(WriteFile("x.jsonl", text));
-  return pairs.ok() ? "no error" : std::string(pairs.status().message());
+// The first error of reading lines and three of their keys.
+std::string LinesError(const std::string& text) {
+  const auto lines = ReadJsonLines(WriteFile("x.jsonl", text));
+  if (!lines.ok()) return std::string(lines.status().message());
+  for (const JsonLine& line : *lines) {
+    for (const char* key : {"prompt", "chosen", "rejected"}) {
+      const auto read = line.Text(key);
+      if (!read.ok()) return std::string(read.status().message());
+    }
+  }
+  return "no error";
 }
 
 std::string SamplesError(const std::string& text) {
@@ -22,20 +30,19 @@ std::string SamplesError(const std::string& text) {
   return samples.ok() ? "no error" : std::string(samples.status().message());
 }
 
-TEST(JsonLinesTest, ReadsPreferences) {
-  const auto pairs = ReadPreferences(WriteFile(
-      "a.jsonl",
-      "{\"prompt\": \"a\\n\", \"chosen\":\"\\u00e9\\ud83d\\ude00\", \"rejected\": \"\"}\r\n"
-      "\n"
-      "{\"rejected\":\"r\",\"id\":[1,{\"x\":null}],\"chosen\":\"c\",\"prompt\":\"p\"}"));
-  ASSERT_TRUE(pairs.ok()) << pairs.status();
-  ASSERT_EQ(pairs->size(), 2u);
-  EXPECT_EQ((*pairs)[0].prompt, "a\n");
-  EXPECT_EQ((*pairs)[0].chosen, "\xC3\xA9\xF0\x9F\x98\x80");
-  EXPECT_EQ((*pairs)[0].rejected, "");
-  EXPECT_EQ((*pairs)[1].prompt, "p");
-  EXPECT_EQ((*pairs)[1].chosen, "c");
-  EXPECT_EQ((*pairs)[1].rejected, "r");
+TEST(JsonLinesTest, ReadsObjectsAndPassesOverBlankLines) {
+  const auto lines =
+      ReadJsonLines(WriteFile("a.jsonl",
+                              "{\"prompt\": \"a\\n\", \"chosen\":\"\\u00e9\\ud83d\\ude00\"}\r\n"
+                              "\n"
+                              "{\"id\":[1,{\"x\":null}],\"prompt\":\"\"}"));
+  ASSERT_TRUE(lines.ok()) << lines.status();
+  ASSERT_EQ(lines->size(), 2u);
+  EXPECT_EQ(*(*lines)[0].Text("prompt"), "a\n");
+  EXPECT_EQ(*(*lines)[0].Text("chosen"), "\xC3\xA9\xF0\x9F\x98\x80");
+  EXPECT_FALSE((*lines)[1].Has("chosen"));
+  EXPECT_EQ(*(*lines)[1].Text("prompt"), "");
+  EXPECT_EQ((*lines)[1].number(), 3);
 }
 
 TEST(JsonLinesTest, ReadsSamplesOfBothKinds) {
@@ -46,17 +53,18 @@ TEST(JsonLinesTest, ReadsSamplesOfBothKinds) {
   EXPECT_EQ((*samples)[0].text, "t");
   EXPECT_EQ((*samples)[1].tokens, (Ids{0, 9}));
   EXPECT_EQ((*samples)[1].labels, (Ids{-100, 3}));
+  EXPECT_EQ((*samples)[1].line, 2);
 }
 
 TEST(JsonLinesTest, ErrorsNameFileLineAndKey) {
   const std::string good = "{\"prompt\":\"p\",\"chosen\":\"c\",\"rejected\":\"r\"}\n";
-  EXPECT_PRED2(Contains, PairsError(good + "\n{\"prompt\":\"p\",\"chosen\":\"c\"}\n"),
+  EXPECT_PRED2(Contains, LinesError(good + "\n{\"prompt\":\"p\",\"chosen\":\"c\"}\n"),
                "x.jsonl:3: key \"rejected\" is missing");
-  EXPECT_PRED2(Contains, PairsError(good + "{\"prompt\":\"p\",\"chosen\":7,\"rejected\":\"r\"}"),
+  EXPECT_PRED2(Contains, LinesError(good + "{\"prompt\":\"p\",\"chosen\":7,\"rejected\":\"r\"}"),
                "x.jsonl:2: \"chosen\" is an integer, not a string");
-  EXPECT_PRED2(Contains, PairsError(good + "[1]"), "x.jsonl:2: is an array, not an object");
-  EXPECT_PRED2(Contains, PairsError(good + "{\"prompt\": "), "x.jsonl:2: column 12: ");
-  EXPECT_PRED2(Contains, PairsError("{\"a\":1,\"a\":2}"),
+  EXPECT_PRED2(Contains, LinesError(good + "[1]"), "x.jsonl:2: is an array, not an object");
+  EXPECT_PRED2(Contains, LinesError(good + "{\"prompt\": "), "x.jsonl:2: column 12: ");
+  EXPECT_PRED2(Contains, LinesError("{\"a\":1,\"a\":2}"),
                "x.jsonl:1: column 8: key \"a\" comes twice");
 }
 
@@ -86,8 +94,8 @@ TEST(JsonLinesTest, BadUtf8IsRefused) {
 }
 
 TEST(JsonLinesTest, FilesWithoutObjectsAreRefused) {
-  EXPECT_PRED2(Contains, PairsError(""), "x.jsonl is empty");
-  EXPECT_PRED2(Contains, PairsError("\n \r\n"), "x.jsonl has no object");
+  EXPECT_PRED2(Contains, LinesError(""), "x.jsonl is empty");
+  EXPECT_PRED2(Contains, LinesError("\n \r\n"), "x.jsonl has no object");
   EXPECT_EQ(ReadJsonLines("/nowhere/x.jsonl").status().code(), absl::StatusCode::kNotFound);
   EXPECT_PRED2(Contains, std::string(ReadJsonLines("/tmp").status().message()), "is a folder");
 }

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "data/packing.h"
+#include "data/sample_list.h"
 #include "sherd/runtime/base/error.h"
 #include "sherd/runtime/core/device.h"
 
@@ -140,6 +142,30 @@ TEST(LoaderTest, RowsArePaddedToTheLongestWithinTheBudget) {
     rows += b;
   }
   EXPECT_EQ(rows, 40);
+}
+
+TEST(LoaderTest, PiecesOfARowAreBoundsAmongAllTokens) {
+  const SampleList samples({{.text = "abcd"}, {.tokens = {1, 2}, .labels = {2, -100}}});
+  EXPECT_FALSE(MakeBatch(samples, Ids{0, 1}, sherd::Device::Cpu()).cu_seqlens.defined());
+  DocumentList documents;
+  for (const int64_t length : {3, 2, 4}) documents.Add(Ids(static_cast<size_t>(length), 7));
+  const Packing packing(documents, 6);  // 3 2 and 4, each with padding
+  const Batch batch = MakeBatch(PackedSamples(packing), Ids{1, 0}, sherd::Device::Cpu());
+  EXPECT_EQ(batch.cu_seqlens.ToHost<int64_t>(), (Ids{0, 4, 6, 9, 11, 12}));
+}
+
+TEST(SampleListTest, TextsPredictTheNextByteAndTokensTheirLabels) {
+  const SampleList samples(
+      {{.text = "ab"}, {.tokens = {5, 6}, .labels = {-100, 9}}, {.text = "x"}});
+  ASSERT_EQ(samples.size(), 3);
+  EXPECT_EQ(samples.length(0), 2);
+  EXPECT_EQ(samples.Row(0).tokens, (Ids{'a', 'b'}));
+  EXPECT_EQ(samples.Row(0).labels, (Ids{'b', -100}));
+  EXPECT_EQ(samples.Row(0).positions, (Ids{0, 1}));
+  EXPECT_EQ(samples.Row(0).segments, (Ids{1, 1}));
+  EXPECT_EQ(samples.Row(1).tokens, (Ids{5, 6}));
+  EXPECT_EQ(samples.Row(1).labels, (Ids{-100, 9}));
+  EXPECT_EQ(samples.Row(2).labels, (Ids{-100}));
 }
 
 TEST(LoaderTest, ErrorComesWithTheBatchThatHasIt) {

@@ -44,6 +44,23 @@ TEST(PackingTest, RowsEndWithPaddingWithoutLabels) {
   EXPECT_EQ(row.bounds, (Ids{0, 2}));
 }
 
+TEST(DocumentSliceTest, CutsDocumentsAtItsEnds) {
+  DocumentList documents;
+  documents.Add(Ids{1, 2, 3});
+  documents.Add(Ids{4, 5});
+  documents.Add(Ids{6, 7, 8});
+  const auto slice = [&](int64_t begin, int64_t end) {
+    const DocumentSlice part(documents, begin, end);
+    Ids tokens(static_cast<size_t>(part.tokens()));
+    part.Copy(0, tokens);
+    return std::pair(Ids(part.bounds().begin(), part.bounds().end()), tokens);
+  };
+  EXPECT_EQ(slice(0, 8), (std::pair(Ids{0, 3, 5, 8}, Ids{1, 2, 3, 4, 5, 6, 7, 8})));
+  EXPECT_EQ(slice(1, 6), (std::pair(Ids{0, 2, 4, 5}, Ids{2, 3, 4, 5, 6})));
+  EXPECT_EQ(slice(3, 5), (std::pair(Ids{0, 2}, Ids{4, 5})));
+  EXPECT_EQ(slice(4, 4), (std::pair(Ids{0}, Ids{})));
+}
+
 // Tokens are numbered, so each says where it came from.
 TEST(PackingTest, EveryTokenAndEveryLabelIsThereExactlyOnce) {
   std::mt19937 random(1);

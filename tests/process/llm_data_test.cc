@@ -7,9 +7,10 @@
 #include <set>
 #include <string_view>
 
+#include "data/order.h"
+#include "data/sample_list.h"
 #include "llm/bigram.h"
-#include "llm/sample_order.h"
-#include "llm/text_data.h"
+#include "llm/dataset.h"
 
 namespace llm {
 namespace {
@@ -22,114 +23,139 @@ std::string WriteTemporary(const std::string& name, std::string_view text) {
   return path;
 }
 
-TEST(TextDataTest, JoinsFilesInOrderAndHoldsOutTheEnd) {
+// The tokens of all rows, one after the other, without padding.
+std::vector<int64_t> TokensOf(const data::Samples& samples) {
+  std::vector<int64_t> tokens;
+  for (int64_t i = 0; i < samples.size(); ++i) {
+    const data::PackedRow row = samples.Row(i);
+    tokens.insert(tokens.end(), row.tokens.begin(), row.tokens.begin() + row.bounds.back());
+  }
+  return tokens;
+}
+
+Options Reading(std::vector<std::string> files, int64_t seq) {
+  Options options;
+  options.data = std::move(files);
+  options.seq = seq;
+  return options;
+}
+
+std::string ErrorOf(const Options& options) {
+  const absl::Status status = Dataset::Open(options).status();
+  EXPECT_FALSE(status.ok());
+  return std::string(status.message());
+}
+
+TEST(DatasetTest, TextsFollowOneAnotherAndTheEndIsHeldOut) {
   const std::string first = WriteTemporary("first", std::string(60, 'a'));
   const std::string second = WriteTemporary("second", std::string(40, 'b'));
-  const absl::StatusOr<TextData> data = ReadText({first, second}, 4);
+  const absl::StatusOr<Dataset> data = Dataset::Open(Reading({first, second}, 4));
   ASSERT_TRUE(data.ok()) << data.status();
-  EXPECT_EQ(data->train, Bytes(std::string(60, 'a') + std::string(35, 'b')));
-  EXPECT_EQ(data->validation, Bytes(std::string(5, 'b')));
+  std::vector<int64_t> expected(60, 'a');
+  expected.insert(expected.end(), 35, 'b');
+  EXPECT_EQ(TokensOf(data->train()), expected);
+  EXPECT_EQ(TokensOf(data->validation()), std::vector<int64_t>(5, 'b'));
+  EXPECT_EQ(data->train_tokens(), 95);
+  EXPECT_EQ(data->validation_tokens(), 5);
+  EXPECT_TRUE(data->bytes());
+  // A row's labels are the bytes after; nothing is predicted across files.
+  EXPECT_EQ(data->train().Row(0).labels, (std::vector<int64_t>{'a', 'a', 'a', 'a'}));
+  EXPECT_EQ(data->train().Row(14).labels, (std::vector<int64_t>{'a', 'a', 'a', -100}));
 }
 
-TEST(TextDataTest, ValidationHoldsAtLeastOneWindow) {
-  const absl::StatusOr<TextData> data = SplitText(Bytes("0123456789"), 3);
+TEST(DatasetTest, ValidationHoldsAtLeastOneWindow) {
+  const absl::StatusOr<Dataset> data = Dataset::FromText("0123456789", 3);
   ASSERT_TRUE(data.ok()) << data.status();
-  EXPECT_EQ(data->train, Bytes("012345"));
-  EXPECT_EQ(data->validation, Bytes("6789"));
+  EXPECT_EQ(TokensOf(data->train()), (std::vector<int64_t>{'0', '1', '2', '3', '4', '5'}));
+  EXPECT_EQ(TokensOf(data->validation()), (std::vector<int64_t>{'6', '7', '8', '9'}));
 }
 
-TEST(TextDataTest, ShortTextNamesBothNumbers) {
-  const absl::Status status = SplitText(Bytes("0123456"), 3).status();
+TEST(DatasetTest, ShortTextNamesBothNumbers) {
+  const absl::Status status = Dataset::FromText("0123456", 3).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(
       status.message(),
-      "the text has 7 bytes, but --seq 3 needs at least 8: one window of 4 bytes to learn and "
-      "one to measure");
+      "the data has 7 bytes, but --seq 3 needs at least 8: one window of 4 to learn and one to "
+      "measure");
 }
 
-TEST(TextDataTest, BadFilesAreNamed) {
+TEST(DatasetTest, BadTextsAreNamed) {
   const std::string missing = testing::TempDir() + "llm_data_test_no_such_file";
-  absl::Status status = ReadText({missing}, 4).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-  EXPECT_NE(status.message().find(missing), std::string::npos) << status;
-
+  EXPECT_EQ(ErrorOf(Reading({missing}, 4)), "text file " + missing + " cannot be found");
   const std::string empty = WriteTemporary("empty", "");
-  status = ReadText({empty}, 4).status();
-  EXPECT_EQ(status.message(), "text file " + empty + " is empty");
-
-  status = ReadText({testing::TempDir()}, 4).status();
-  EXPECT_EQ(status.message(), "text file " + testing::TempDir() + " is a folder");
+  EXPECT_EQ(ErrorOf(Reading({empty}, 4)), "text file " + empty + " is empty");
+  EXPECT_EQ(ErrorOf(Reading({testing::TempDir()}, 4)),
+            "text file " + testing::TempDir() + " is a folder");
 }
 
-TEST(TextDataTest, ValidationWindowsLieSideBySideOrSpreadEvenly) {
-  EXPECT_EQ(ValidationWindows(13, 4, 100), (std::vector<int64_t>{0, 4, 8}));
-  EXPECT_EQ(ValidationWindows(12, 4, 100), (std::vector<int64_t>{0, 4}));
-  EXPECT_EQ(ValidationWindows(41, 4, 5), (std::vector<int64_t>{0, 8, 16, 24, 32}));
-}
-
-TEST(TextDataTest, TargetsAreTheNextBytes) {
-  std::vector<int64_t> inputs(3), targets(3);
-  CopyWindow(Bytes("abcdef"), 1, inputs, targets);
-  EXPECT_EQ(inputs, (std::vector<int64_t>{'b', 'c', 'd'}));
-  EXPECT_EQ(targets, (std::vector<int64_t>{'c', 'd', 'e'}));
-}
-
-TEST(PermutationTest, IsABijectionOfAnySize) {
-  for (const int64_t size : {1, 2, 3, 4, 5, 16, 17, 1000}) {
-    const Permutation permutation(size, 42);
-    std::set<int64_t> images;
-    for (int64_t i = 0; i < size; ++i) {
-      const int64_t image = permutation(i);
-      EXPECT_GE(image, 0);
-      EXPECT_LT(image, size);
-      images.insert(image);
-    }
-    EXPECT_EQ(static_cast<int64_t>(images.size()), size);
+TEST(DatasetTest, TokensBecomePackedDocuments) {
+  // Documents 5 1 0 and 7 0 and so on, 20 of each, as u16.
+  std::string bytes;
+  for (int i = 0; i < 20; ++i) {
+    for (const char token : {5, 1, 0, 7, 0}) bytes += {token, '\0'};
   }
+  Options options = Reading({WriteTemporary("tokens.bin", bytes)}, 6);
+  options.vocabulary = 8;
+  options.end_token = 0;
+  const absl::StatusOr<Dataset> data = Dataset::Open(options);
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_EQ(data->vocabulary(), 8);
+  EXPECT_FALSE(data->bytes());
+  EXPECT_EQ(data->train_tokens() + data->validation_tokens(), 100);
+  const data::PackedRow row = data->train().Row(0);
+  EXPECT_EQ(row.tokens, (std::vector<int64_t>{5, 1, 0, 7, 0, 0}));  // the last is padding
+  EXPECT_EQ(row.labels, (std::vector<int64_t>{1, 0, -100, 0, -100, -100}));
+
+  options.end_token = -1;
+  options.vocabulary = 7;
+  EXPECT_EQ(ErrorOf(options),
+            "token file " + options.data[0] + " has token 7 at position 3, outside [0, 7)");
+  options.vocabulary = 0;
+  EXPECT_EQ(ErrorOf(options), "token file " + options.data[0] +
+                                  " needs --vocab, the number of its tokenizer's tokens");
 }
 
-TEST(PermutationTest, DependsOnTheKey) {
-  const Permutation a(1000, 1), b(1000, 2);
-  int equal = 0;
-  for (int64_t i = 0; i < 1000; ++i) equal += a(i) == b(i);
-  EXPECT_LT(equal, 20);  // one is expected of two random orders
+TEST(DatasetTest, SamplesOfJsonLinesAreRowsOfTheirOwn) {
+  Options options =
+      Reading({WriteTemporary("s.jsonl",
+                              "{\"text\": \"abc\"}\n{\"tokens\": [1, 2], \"labels\": [-100, 9]}\n\n"
+                              "{\"text\": \"z\"}\n")},
+              3);
+  const absl::StatusOr<Dataset> data = Dataset::Open(options);
+  ASSERT_TRUE(data.ok()) << data.status();
+  ASSERT_EQ(data->train().size(), 2);
+  EXPECT_EQ(data->train().Row(0).labels, (std::vector<int64_t>{'b', 'c', -100}));
+  EXPECT_EQ(data->train().Row(1).tokens, (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(data->train().Row(1).labels, (std::vector<int64_t>{-100, 9}));
+  EXPECT_EQ(TokensOf(data->validation()), (std::vector<int64_t>{'z'}));
+  EXPECT_EQ(data->train_tokens(), 5);
+
+  options.seq = 2;
+  EXPECT_EQ(ErrorOf(options), options.data[0] + ":1: the sample has 3 tokens, more than --seq 2");
+  EXPECT_EQ(ErrorOf(Reading({WriteTemporary("one.jsonl", "{\"text\": \"abc\"}")}, 3)),
+            "the data has one sample (" + testing::TempDir() +
+                "llm_data_test_one.jsonl), but one to learn and one to measure are needed");
 }
 
-TEST(SampleOrderTest, EpochVisitsEveryWindowOnceInsideTheText) {
-  constexpr int64_t kBytes = 1003, kSeq = 10;
-  const SampleOrder order(kBytes, kSeq, 7);
-  ASSERT_EQ(order.windows(), 99);
-  std::set<int64_t> first_starts;
-  for (int64_t epoch = 0; epoch < 5; ++epoch) {
-    std::set<int64_t> starts;
-    for (int64_t i = 0; i < order.windows(); ++i) {
-      const int64_t start = order.Start(epoch * order.windows() + i);
-      EXPECT_GE(start, 0);
-      EXPECT_LE(start + kSeq + 1, kBytes);
-      starts.insert(start);
-    }
-    ASSERT_EQ(static_cast<int64_t>(starts.size()), order.windows());
-    EXPECT_EQ(*starts.rbegin() - *starts.begin(), (order.windows() - 1) * kSeq);
-    first_starts.insert(*starts.begin());
-  }
-  EXPECT_GT(first_starts.size(), 1u) << "every epoch cuts the text in the same places";
+TEST(DatasetTest, KindsAreNotMixedAndFlagsBelongToTheirs) {
+  EXPECT_EQ(ErrorOf(Reading({"a.txt", "b.bin"}, 3)),
+            "--data mixes text a.txt with token file b.bin; give one kind");
+  Options options = Reading({"a.txt"}, 3);
+  options.vocabulary = 300;
+  EXPECT_EQ(ErrorOf(options),
+            "--vocab belongs to token files and JSON lines; the tokens of text a.txt are its "
+            "bytes");
+  options.vocabulary = 0;
+  options.end_token = 1;
+  EXPECT_EQ(ErrorOf(options), "--end_token belongs to token files (NAME.bin)");
 }
 
-TEST(SampleOrderTest, EpochsAndSeedsDiffer) {
-  const SampleOrder order(10000, 10, 7), other(10000, 10, 8);
-  int epochs_equal = 0, seeds_equal = 0;
-  for (int64_t i = 0; i < order.windows(); ++i) {
-    epochs_equal += order.Start(i) == order.Start(i + order.windows());
-    seeds_equal += order.Start(i) == other.Start(i);
-  }
-  EXPECT_LT(epochs_equal, 20);
-  EXPECT_LT(seeds_equal, 20);
-}
-
-TEST(SampleOrderTest, ShortestTextHasOneWindow) {
-  const SampleOrder order(5, 4, 1);
-  EXPECT_EQ(order.windows(), 1);
-  for (int64_t i = 0; i < 10; ++i) EXPECT_EQ(order.Start(i), 0);
+TEST(DatasetTest, SpreadRowsAreAllOrEven) {
+  const absl::StatusOr<Dataset> data = Dataset::FromText(std::string(200, 'x'), 4);
+  ASSERT_TRUE(data.ok()) << data.status();
+  ASSERT_EQ(data->train().size(), 48);  // 190 bytes, 4 a row
+  EXPECT_EQ(SpreadRows(data->train(), 5), (std::vector<int64_t>{0, 9, 19, 28, 38}));
+  EXPECT_EQ(SpreadRows(data->validation(), 100), (std::vector<int64_t>{0, 1, 2}));
 }
 
 TEST(BigramTest, ProbabilitiesAreThoseOfTheFormula) {
@@ -150,20 +176,33 @@ TEST(BigramTest, ProbabilitiesSumToOne) {
   }
 }
 
-TEST(BigramTest, MeanLossCountsOnlyPredictedBytesOfTheWindows) {
+TEST(BigramTest, MeanLossIsOfTheLabelsAlone) {
   const Bigram model(Bytes("abaab"), 2.0);
-  const std::vector<int64_t> starts = {1, 4};
+  const data::SampleList samples(
+      {{.tokens = {'b', 'c', 'd'}, .labels = {'c', -100, 'z'}}, {.text = "ef"}});
   const double expected =
-      -(std::log(model.Probability('b', 'c')) + std::log(model.Probability('c', 'd')) +
-        std::log(model.Probability('e', 'f')) + std::log(model.Probability('f', 'g'))) /
-      4;
-  EXPECT_NEAR(model.MeanLoss(Bytes("abcdefgh"), starts, 2), expected, 1e-12);
+      -(std::log(model.Probability('b', 'c')) + std::log(model.Probability('d', 'z')) +
+        std::log(model.Probability('e', 'f'))) /
+      3;
+  EXPECT_NEAR(model.MeanLoss(samples), expected, 1e-12);
+  const double text =
+      -(std::log(model.Probability('a', 'b')) + std::log(model.Probability('b', 'x'))) / 2;
+  EXPECT_NEAR(model.MeanLoss(Bytes("abx")), text, 1e-12);
+}
+
+TEST(BigramTest, SamplesAreFittedAsTheyFollow) {
+  const Bigram text(Bytes("abaab"));
+  const Bigram samples(data::SampleList({{.text = "aba"}, {.text = "ab"}}));
+  for (const char next : {'a', 'b', 'z'}) {
+    EXPECT_EQ(samples.Probability('a', static_cast<uint8_t>(next)),
+              text.Probability('a', static_cast<uint8_t>(next)));
+  }
 }
 
 TEST(BigramTest, ChosenStrengthIsNearTheBestOnHeldOutText) {
   // Words of four letters in a fixed random order, so that counts are sparse.
   std::vector<uint8_t> text;
-  const Permutation permutation(20000, 3);
+  const data::Permutation permutation(20000, 3);
   for (int64_t i = 0; i < 4000; ++i) {
     const int64_t word = permutation(i) % 300;
     for (const int64_t part : {word % 7, word % 11, word % 13, word % 17}) {
@@ -172,14 +211,13 @@ TEST(BigramTest, ChosenStrengthIsNearTheBestOnHeldOutText) {
     text.push_back(' ');
   }
   const std::span<const uint8_t> train(text.data(), 16000), rest(text.data() + 16000, 4000);
-  const std::vector<int64_t> start = {0};
-  const double chosen = Bigram(train).MeanLoss(rest, start, 3999);
+  const double chosen = Bigram(train).MeanLoss(rest);
   double best = 1e9;
   for (double k = 0.03125; k < 5000; k *= 2) {
-    best = std::min(best, Bigram(train, k).MeanLoss(rest, start, 3999));
+    best = std::min(best, Bigram(train, k).MeanLoss(rest));
   }
   EXPECT_LT(chosen, best + 0.005);
-  EXPECT_LT(best, Bigram(train, 4096.0).MeanLoss(rest, start, 3999) - 0.05);
+  EXPECT_LT(best, Bigram(train, 4096.0).MeanLoss(rest) - 0.05);
 }
 
 }  // namespace

@@ -7,7 +7,8 @@
 #include <numeric>
 #include <vector>
 
-#include "llm/batches.h"
+#include "data/loader.h"
+#include "data/packing.h"
 #include "llm/evaluate.h"
 #include "llm/generate.h"
 #include "sherd/autograd/loss/causal_lm.h"
@@ -21,6 +22,7 @@
 namespace llm {
 namespace {
 
+using data::Batch;
 using sherd::DType;
 using sherd::Tensor;
 
@@ -35,54 +37,43 @@ constexpr LlamaConfig kSmall = {.vocabulary = 256,
                                 .dropout = 0.0,
                                 .dtype = DType::kF64};
 
-std::vector<uint8_t> SomeText(int64_t bytes) {
-  std::vector<uint8_t> text;
-  for (int64_t i = 0; i < bytes; ++i) text.push_back(static_cast<uint8_t>((i * i + 7 * i) % 251));
-  return text;
+std::vector<int64_t> SomeTokens(int64_t count) {
+  std::vector<int64_t> tokens;
+  for (int64_t i = 0; i < count; ++i) tokens.push_back((i * i + 7 * i) % 251);
+  return tokens;
 }
+
+// Documents of `lengths`, packed into rows of `row_tokens`.
+struct SomeRows {
+  explicit SomeRows(const std::vector<int64_t>& lengths, int64_t row_tokens = kSmall.positions)
+      : documents(Documents(lengths)), packing(documents, row_tokens), samples(packing) {}
+
+  static data::DocumentList Documents(const std::vector<int64_t>& lengths) {
+    const std::vector<int64_t> tokens = SomeTokens(1000);
+    data::DocumentList list;
+    size_t begin = 0;
+    for (const int64_t length : lengths) {
+      list.Add(std::span(tokens).subspan(begin, static_cast<size_t>(length)));
+      begin += static_cast<size_t>(length);
+    }
+    return list;
+  }
+  Batch Rows(std::vector<int64_t> which, const sherd::Device& device) const {
+    return data::MakeBatch(samples, which, device);
+  }
+
+  const data::DocumentList documents;
+  const data::Packing packing;
+  const data::PackedSamples samples;
+};
 
 Tensor Tokens(const sherd::Device& device, const std::vector<int64_t>& ids) {
   return Tensor::FromHost<int64_t>(device, ids, {1, static_cast<int64_t>(ids.size())});
 }
 
 double LossOf(Llama& model, const Batch& batch) {
-  return *sherd::CausalLmLoss()(model(batch.tokens), batch.labels).value.value().data<double>();
-}
-
-TEST(BatchLoaderTest, EveryRankAndMicroBatchTakesItsPartOfTheSameSamples) {
-  const sherd::Device device = sherd::Device::Cpu();
-  const std::vector<uint8_t> text = SomeText(1000);
-  for (const int64_t micro_batches : {1, 2, 3, 5}) {
-    for (const int size : {1, 2, 4, 13}) {
-      Options options;
-      options.batch = 12;
-      options.micro_batches = micro_batches;
-      options.seq = 8;
-      options.steps = 2;
-      const SampleOrder order(1000, 8, options.seed);
-      std::vector<int> seen(24, 0);
-      for (int rank = 0; rank < size; ++rank) {
-        BatchLoader loader(text, options, rank, size, device);
-        for (int64_t step = 0; step < 2; ++step) {
-          int64_t held = 0;
-          while (const std::optional<Batch> batch = loader()) {
-            ++held;
-            ASSERT_LE(static_cast<int64_t>(batch->samples.size()), loader.rows());
-            const std::vector<int64_t> labels = batch->labels.ToHost<int64_t>();
-            for (size_t row = 0; row < batch->samples.size(); ++row) {
-              const int64_t sample = batch->samples[row];
-              EXPECT_EQ(sample / 12, step);
-              ++seen[static_cast<size_t>(sample)];
-              EXPECT_EQ(labels[row * 8 + 7], text[static_cast<size_t>(order.Start(sample) + 8)]);
-            }
-          }
-          EXPECT_LE(held, micro_batches);
-        }
-        EXPECT_FALSE(loader().has_value());
-      }
-      EXPECT_EQ(seen, std::vector<int>(24, 1)) << micro_batches << " " << size;
-    }
-  }
+  const sherd::CausalLmLoss loss({.ignore_index = data::kIgnored});
+  return *loss(model(batch.tokens, batch.cu_seqlens), batch.labels).value.value().data<double>();
 }
 
 TEST(LlamaTest, CountsItsParametersByHand) {
@@ -115,9 +106,35 @@ TEST(LlamaTest, BeginsByGuessingAndLooksAtThePastAlone) {
   const std::vector<double> c = model(Tokens(device, after)).value().ToHost<double>();
   EXPECT_FALSE(std::equal(b.begin() + 5 * 256, b.end(), c.begin() + 5 * 256));
 
-  const std::vector<uint8_t> text = SomeText(13);
-  const std::vector<int64_t> starts = {0};
-  EXPECT_NEAR(LossOf(model, MakeBatch(text, starts, 12, device)) / 12, std::log(256.0), 0.05);
+  const SomeRows rows({13});
+  EXPECT_NEAR(LossOf(model, rows.Rows({0}, device)) / 12, std::log(256.0), 0.05);
+}
+
+TEST(LlamaTest, PackedDocumentsSeeThemselvesAlone) {
+  const sherd::Device device = sherd::Device::Cpu();
+  Llama model(kSmall, device);
+  Initialize(model, device, 5);
+  // Rows of 12: 5 4 3 together, 7 with padding behind it, and the same documents one by one.
+  const SomeRows packed({5, 4, 3, 7});
+  ASSERT_EQ(packed.samples.size(), 2);
+  const Batch batch = packed.Rows({0, 1}, device);
+  EXPECT_EQ(batch.cu_seqlens.ToHost<int64_t>(), (std::vector<int64_t>{0, 5, 9, 12, 19, 24}));
+  const std::vector<int64_t> tokens = SomeTokens(19);
+  double sum = 0.0;
+  size_t begin = 0;
+  for (const int64_t length : {5, 4, 3, 7}) {
+    data::DocumentList one;
+    one.Add(std::span(tokens).subspan(begin, static_cast<size_t>(length)));
+    const data::Packing alone(one, length);
+    const Batch row = data::MakeBatch(data::PackedSamples(alone), std::vector<int64_t>{0}, device);
+    EXPECT_FALSE(row.cu_seqlens.defined());
+    sum += LossOf(model, row);
+    begin += static_cast<size_t>(length);
+  }
+  EXPECT_NEAR(LossOf(model, batch), sum, 1e-12 * sum);
+  Batch blind = batch;
+  blind.cu_seqlens = {};
+  EXPECT_GT(std::abs(LossOf(model, blind) - sum), 1e-6 * sum);
 }
 
 class LlamaGradientTest : public testing::TestWithParam<bool> {};
@@ -128,13 +145,12 @@ TEST_P(LlamaGradientTest, AgreesWithDifferences) {
   config.tied = GetParam();
   Llama model(config, device);
   Initialize(model, device, 5);
-  const std::vector<uint8_t> text = SomeText(30);
-  const std::vector<int64_t> starts = {0, 11};
-  const Batch batch = MakeBatch(text, starts, 12, device);
+  const Batch batch = SomeRows({5, 7, 12}).Rows({0, 1}, device);
   sherd::Tape tape;
   {
     const sherd::Recording on(tape);
-    tape.Backward(sherd::CausalLmLoss()(model(batch.tokens), batch.labels).value);
+    const sherd::CausalLmLoss loss({.ignore_index = data::kIgnored});
+    tape.Backward(loss(model(batch.tokens, batch.cu_seqlens), batch.labels).value);
   }
   constexpr double kStep = 1e-5;
   for (const sherd::Parameter& parameter : model.parameters()) {
@@ -180,24 +196,27 @@ TEST(LlamaTest, AReadOfAShardedParameterNamesIt) {
   });
 }
 
-TEST(EvaluateTest, IsTheMeanOverAllWindowsOnAnyNumberOfRanks) {
-  const std::vector<uint8_t> text = SomeText(100);
-  const std::vector<int64_t> starts = {0, 12, 24, 40, 50, 61, 80};
+TEST(EvaluateTest, IsTheMeanOverAllLabelsOnAnyNumberOfRanks) {
+  const SomeRows rows({25, 5, 30, 3, 17, 1});
+  const std::vector<int64_t> which = {4, 0, 2, 5, 1};
   const sherd::Device device = sherd::Device::Cpu();
   Llama plain(kSmall, device);
   Initialize(plain, device, 1);
   double sum = 0.0;
-  for (const int64_t start : starts) {
-    sum += LossOf(plain, MakeBatch(text, {&start, 1}, 12, device));
+  int64_t labels = 0;
+  for (const int64_t row : which) {
+    const Batch batch = rows.Rows({row}, device);
+    sum += LossOf(plain, batch);
+    for (const int64_t label : batch.labels.ToHost<int64_t>()) labels += label != data::kIgnored;
   }
-  const double expected = sum / static_cast<double>(12 * starts.size());
+  const double expected = sum / static_cast<double>(labels);
   for (const int size : {1, 2, 3}) {
     sherd::testing::RunRanks(size, [&](sherd::World& world) {
       Llama model(kSmall, world.device());
       for (Block& block : model.blocks()) FullyShard(block, world.mesh());
       FullyShard(model, world.mesh());
       Initialize(model, world.device(), 1);
-      EXPECT_NEAR(Evaluate(model, world, text, starts, 2), expected, 1e-12);
+      EXPECT_NEAR(Evaluate(model, world, rows.samples, which, 2), expected, 1e-12);
     });
   }
 }

@@ -74,7 +74,7 @@ TEST(OptionsTest, BadValuesNameTheFlagAndWhatItTakes) {
 TEST(OptionsTest, MisplacedWordsAreErrors) {
   EXPECT_EQ(ErrorOf({"--steps"}), "--steps needs a value: N");
   EXPECT_EQ(ErrorOf({"--steps", "--lr", "1"}), "--steps needs a value: N");
-  EXPECT_EQ(ErrorOf({"--steps", "1", "2"}), "'2' belongs to no flag; text files follow --data");
+  EXPECT_EQ(ErrorOf({"--steps", "1", "2"}), "'2' belongs to no flag; files follow --data");
   EXPECT_EQ(ErrorOf({"--tied=yes"}), "--tied takes no value");
   EXPECT_EQ(ErrorOf({"--steps", "1", "--steps", "2"}), "--steps is given twice");
   EXPECT_EQ(ErrorOf({"--tied", "--untied"}), "--tied and --untied exclude each other");
@@ -87,12 +87,16 @@ TEST(OptionsTest, SizesMustGoTogether) {
   EXPECT_EQ(ErrorOf({"--heads", "8", "--kv_heads", "3"}),
             "--heads 8 is not divisible by --kv_heads 3");
   EXPECT_EQ(ErrorOf({"--lr", "1", "--min_lr", "2"}), "--min_lr 2 is above --lr 1");
+  EXPECT_EQ(ErrorOf({"--seq", "64", "--token_budget", "63"}),
+            "--token_budget 63 is below --seq 64, and a row may have that many tokens");
+  EXPECT_EQ(ErrorOf({"--micro_batches", "2", "--token_budget", "1000"}),
+            "--micro_batches and --token_budget exclude each other");
   EXPECT_EQ(ErrorOf({"--steps", "5", "--warmup", "6"}), "--warmup 6 is longer than --steps 5");
 }
 
 TEST(OptionsTest, DataAndOutAreNeeded) {
   EXPECT_EQ(ParseOptions(std::vector<const char*>{"--out", "run"}).status().message(),
-            "--data is missing: name at least one text file");
+            "--data is missing: name at least one file");
   EXPECT_EQ(ParseOptions(std::vector<const char*>{"--data", "text"}).status().message(),
             "--out is missing: name a folder for the results");
 }

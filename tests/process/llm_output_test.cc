@@ -41,6 +41,8 @@ StepRecord Step(int64_t step) {
           .loss = 2.0 + 1.0 / static_cast<double>(step),
           .gradient_norm = 0.831,
           .learning_rate = 1e-3,
+          .samples = 12,
+          .micro_batches = 3,
           .tokens = step * 3072,
           .tokens_per_second = 11234,
           .peak_bytes = int64_t{312} << 20,
@@ -94,10 +96,12 @@ TEST(MetricsTest, OneObjectAStepWithAllDigits) {
   ASSERT_TRUE((*writer)->Write(second).ok());
   EXPECT_EQ(ReadAll(out + "/metrics.jsonl"),
             "{\"step\": 1, \"loss\": 3, \"gradient_norm\": 0.83099999999999996, "
-            "\"learning_rate\": 0.001, \"tokens\": 3072, \"tokens_per_second\": 11234, "
+            "\"learning_rate\": 0.001, \"samples\": 12, \"micro_batches\": 3, "
+            "\"scaled_by\": \"window\", \"tokens\": 3072, \"tokens_per_second\": 11234, "
             "\"peak_bytes\": 327155712, \"seconds\": 0.5}\n"
             "{\"step\": 2, \"loss\": null, \"validation_loss\": 2.25, "
-            "\"gradient_norm\": 0.83099999999999996, \"learning_rate\": 0.001, \"tokens\": 6144, "
+            "\"gradient_norm\": 0.83099999999999996, \"learning_rate\": 0.001, \"samples\": 12, "
+            "\"micro_batches\": 3, \"scaled_by\": \"window\", \"tokens\": 6144, "
             "\"tokens_per_second\": 11234, \"peak_bytes\": 327155712, \"seconds\": 1}\n");
 }
 

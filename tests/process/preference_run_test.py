@@ -61,4 +61,7 @@ with tempfile.TemporaryDirectory() as folder:
                         (["--stepz", "1"], "unknown flag --stepz")):
         done = run(folder, 1, "refused", *flags, check=False)
         expect(done.returncode in (1, 2) and part in done.stderr, "%s: %s" % (flags, done.stderr))
+    done = run(folder, 2, "missing/folder/x", check=False)
+    expect(done.returncode != 0 and done.stderr.count("cannot write") == 1 and "left the group" not in done.stderr,
+           "an unwritable file of metrics: " + done.stderr)
     print("PASS what does not fit is refused before training")

@@ -15,6 +15,7 @@
 #include "preference/pairs.h"
 #include "sherd/autograd/tape.h"
 #include "sherd/checkpoint/checkpoint.h"
+#include "sherd/runtime/base/error.h"
 #include "sherd/shard/fully_shard.h"
 #include "sherd/shard/window.h"
 #include "tests/support/ranks.h"
@@ -44,6 +45,38 @@ TEST(PreferenceLossTest, IsTheFormulaByHand) {
   const Preferences sure = {Numbers(device, {-1000.0}), Numbers(device, {0.0})};
   const Preferences none = {Numbers(device, {0.0}), Numbers(device, {0.0})};
   EXPECT_NEAR(*DpoLoss(sure, none, 1.0).value.value().data<double>(), 1000.0, 1e-12);
+}
+
+TEST(PreferenceLossTest, GradientsAreThoseOfPyTorch) {
+  const Device device = Device::Cpu();
+  const auto leaf = [&](const std::vector<double>& values) {
+    return Variable::Leaf(Tensor::FromHost<double>(device, values, {2}));
+  };
+  const Preferences policy = {leaf({-1.0, -5.0}), leaf({-3.0, -2.0})};
+  const Preferences reference = {Numbers(device, {-2.0, -4.0}), Numbers(device, {-2.5, -4.0})};
+  sherd::Tape tape;
+  {
+    const sherd::Recording on(tape);
+    tape.Backward(DpoLoss(policy, reference, 0.5).value);
+  }
+  // PyTorch 1.13, f64: -logsigmoid(0.5 ((chosen - rejected) - (reference margin))).sum().
+  const std::vector<double> expected = {-0.16041065041230348, -0.4087872380968218};
+  const std::vector<double> chosen = policy.chosen.grad().ToHost<double>();
+  const std::vector<double> rejected = policy.rejected.grad().ToHost<double>();
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_NEAR(chosen[i], expected[i], 1e-15);
+    EXPECT_NEAR(rejected[i], -expected[i], 1e-15);
+  }
+}
+
+TEST(PreferenceLossTest, LabelOutsideTheClassesIsRefused) {
+  const Device device = Device::Cpu();
+  const Variable logits(
+      Tensor::FromHost<double>(device, std::vector<double>{0, 1, 0, 2}, {1, 2, 2}));
+  for (const int64_t label : {-1, 2}) {
+    const Tensor labels = Tensor::FromHost<int64_t>(device, std::vector<int64_t>{0, label}, {1, 2});
+    EXPECT_THROW(SequenceLogProbs(logits, labels), sherd::Error) << label;
+  }
 }
 
 TEST(PreferenceLossTest, SequenceCountsLabelledTokensOnly) {

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <mutex>
+#include <string>
+#include <vector>
 
 #include "sherd/autograd/optim/adamw.h"
 #include "tests/shard/one_weight.h"
@@ -28,6 +31,37 @@ TEST(WindowNumbersTest, LongSampleCountsByItsTokens) {
       EXPECT_NEAR(result.grad_norm, 210.0 / 110.0, 1e-12);
     });
   }
+}
+
+TEST(WindowNumbersTest, EffectiveBatchIsLoggedOnceByRankZero) {
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  RunRanks(2,
+           [](World& world) {
+             OneWeight rank(world);
+             Accumulation accumulation(rank.model, {.micro_batches = 2});
+             Sgd optimizer(rank.model.parameters());
+             // Rank 0: 10 and 100 tokens, rank 1: 5; then 1 and 1. Each is 3 samples.
+             std::vector<Tokens> mine = {Tokens::Of(world.rank() == 0 ? 10 : 5, 1.0)};
+             if (world.rank() == 0) mine.push_back(Tokens::Of(100, 2.0));
+             const auto count = [](const Tokens& batch) {
+               return BatchCount{.items = batch.count(), .samples = 3};
+             };
+             for (int step = 0; step < 2; ++step) {
+               auto window = accumulation.Next(LoaderFor(mine), count);
+               rank.RunAll(*window);
+               window->Finish(optimizer, 1e-3);
+               mine = {Tokens::Of(1, 1.0)};
+             }
+           },
+           {.log = [&](const LogRecord& record) {
+             const std::lock_guard<std::mutex> lock(mutex);
+             if (record.text.starts_with("effective batch")) lines.emplace_back(record.text);
+           }});
+  EXPECT_EQ(lines,
+            std::vector<std::string>{
+                "effective batch: step 1 has 9 samples in 3 micro-batches on 2 ranks; 'loss' "
+                "is divided by 115"});
 }
 
 TEST(WindowNumbersTest, ShortLastWindowIsDividedByWhatItHolds) {
