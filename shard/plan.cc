@@ -1,7 +1,6 @@
 #include "sherd/shard/plan.h"
 
 #include <algorithm>
-#include <set>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
@@ -109,33 +108,6 @@ std::string Plan::ToString() const {
   }
   absl::StrAppendFormat(&text, "a step takes %.6f s\n", step_seconds());
   return text;
-}
-
-PlanModel PlanModelOf(const Module& model, std::span<const Module* const> blocks,
-                      const PlanUnit& like,
-                      const std::function<int64_t(const Parameter&)>& granule) {
-  std::set<const void*> claimed;
-  const auto unit_of = [&](const Module& module, const std::string& name) {
-    PlanUnit unit = like;
-    unit.name = name;
-    unit.parameters.clear();
-    for (const Parameter& p : module.parameters()) {
-      if (!claimed.insert(&p.state()).second) continue;
-      unit.parameters.push_back(
-          {p.name(), p.shape(), p.dtype(), p.requires_grad(), granule ? granule(p) : 1});
-    }
-    return unit;
-  };
-  PlanModel plan;
-  for (const Module* block : blocks) {
-    const Module* above = block;
-    while (above != nullptr && above != &model) above = above->parent();
-    if (above == nullptr || block == &model)
-      Refuse(absl::StrCat("module '", block->path(), "' is not below the model"));
-    plan.blocks.push_back(unit_of(*block, block->path()));
-  }
-  plan.root = unit_of(model, "root");
-  return plan;
 }
 
 Plan MakePlan(const PlanModel& model, const PlanOptions& options) {

@@ -2,13 +2,10 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
-#include "sherd/autograd/module.h"
 #include "sherd/runtime/core/allocator.h"
 #include "sherd/runtime/core/dtype.h"
 #include "sherd/runtime/core/events.h"
@@ -17,7 +14,7 @@
 
 namespace sherd {
 
-// What one call of FullyShard would make a unit.
+// A unit of a plan. PlanModelOf (plan_model.h) fills these in for modules.
 struct PlanUnit {
   std::string name;
   std::vector<UnitParameter> parameters;
@@ -43,15 +40,6 @@ struct PlanModel {
   std::vector<PlanUnit> blocks;
   PlanUnit root;
 };
-
-// The units that FullyShard(block, ...) for each of `blocks`, in this order, and then
-// FullyShard(model, ...) would make. Their other fields are those of `like`; `granule` is that of
-// FullyShardOptions.
-// Cost: no memory is needed for the parameters; nothing is sent.
-// Errors: kInvalidArgument if a block is not below the model.
-PlanModel PlanModelOf(const Module& model, std::span<const Module* const> blocks,
-                      const PlanUnit& like = {},
-                      const std::function<int64_t(const Parameter&)>& granule = {});
 
 // One axis of the mesh. Zeros: communication along it takes no time.
 struct PlanLink {

@@ -30,6 +30,7 @@
 #include "sherd/runtime/kernels/matmul.h"
 #include "sherd/shard/fully_shard.h"
 #include "sherd/shard/plan.h"
+#include "sherd/shard/plan_model.h"
 #include "sherd/shard/trace.h"
 #include "sherd/shard/window.h"
 #include "tests/support/counting_new.h"

@@ -11,6 +11,7 @@ from rules import RULES
 from tree import Tree, without_comments_and_strings
 
 HEADER = "#pragma once\n"
+ENGINE = "sherd_layer(engine DIR shard\n  SOURCES\n    unit.cc\n  PUBLIC sherd::core)\n"
 
 # Rule: (files it must complain about, files it must accept).
 CASES = {
@@ -23,8 +24,12 @@ CASES = {
         [{"shard/a.cc": '#include "sherd/runtime/comm/b.h"\n#include "sherd/autograd/c.h"\n'},
          {"runtime/core/a.cc": '#include "sherd/runtime/base/b.h"\n'}]),
     "engine_without_tape": (
-        [{"shard/unit.h": '#include "sherd/shard/other.h"\n', "shard/other.h": '#include "sherd/autograd/tape.h"\n'}],
-        [{"shard/unit.h": '#include "sherd/runtime/core/b.h"\n',
+        [{"shard/CMakeLists.txt": ENGINE, "shard/unit.cc": '#include "sherd/shard/other.h"\n',
+          "shard/other.h": '#include "sherd/autograd/tape.h"\n'},
+         {"shard/CMakeLists.txt": ENGINE, "shard/unit.cc": '#include "sherd/runtime/kernels/matmul.h"\n'},
+         {"shard/CMakeLists.txt": ENGINE},
+         {"shard/unit.cc": ""}],
+        [{"shard/CMakeLists.txt": ENGINE, "shard/unit.cc": '#include "sherd/runtime/core/b.h"\n',
           "shard/fully_shard.h": '#include "sherd/autograd/tape.h"\n'}]),
     "layout_is_arithmetic": (
         [{"shard/layout.h": '#include "sherd/runtime/core/tensor.h"\n'}],

@@ -27,8 +27,8 @@ ARROWS = {
     "checkpoint": ["runtime/base", "runtime/core", "autograd"],
     "shard": ["runtime/base", "runtime/core", "runtime/kernels", "runtime/comm", "runtime/io", "autograd"],
 }
-# The engine is usable without the tape: these files reach nothing but the runtime, however far one follows.
-ENGINE = ("shard/unit*", "shard/layout*")
+# What the engine may reach of the kernels: not those that need oneDNN.
+WITH_ONEDNN = "runtime/kernels/matmul"
 # Layout is arithmetic: no tensors and no ranks.
 LAYOUT = {"runtime/base", "runtime/core/dtype.h", "runtime/core/shape.h"}
 TOP_LEVEL = {"CMakeLists.txt", "runtime", "shard", "checkpoint", "autograd", "tests", "examples", "README.md"}
@@ -51,8 +51,16 @@ def arrows(tree):
 
 @rule
 def engine_without_tape(tree):
-    for name in tree.code("shard"):
-        if not any(fnmatch.fnmatch(name, pattern) for pattern in ENGINE):
+    """The sources of the target engine reach neither the tape nor oneDNN, however far one follows."""
+    build = "shard/CMakeLists.txt"
+    listed = re.search(r"sherd_layer\(engine\b[^)]*", tree.text(build)) if build in tree.files else None
+    if listed is None:
+        if tree.code("shard"):
+            yield build, "there is no sherd_layer(engine ...)"
+        return
+    for name in ("shard/" + source for source in re.findall(r"[\w/]+\.cc\b", listed.group(0))):
+        if name not in tree.files:
+            yield name, "is listed in %s and absent" % build
             continue
         seen, queue = {}, [(name, name)]
         while queue:
@@ -64,6 +72,8 @@ def engine_without_tape(tree):
         for target, way in sorted(seen.items()):
             if target.startswith(("autograd/", "checkpoint/")):
                 yield name, "the engine reaches the tape: " + way
+            elif target.startswith(WITH_ONEDNN):
+                yield name, "the engine reaches oneDNN: " + way
 
 
 @rule

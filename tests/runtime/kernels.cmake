@@ -7,7 +7,7 @@ foreach(test attention broadcast cross_entropy dropout elementwise embedding ind
   if(test IN_LIST threaded)
     set(tsan tsan)
   endif()
-  sherd_test(kernels_${test}_test LIBS sherd::kernels LABELS ${tsan} asan)
+  sherd_test(kernels_${test}_test LIBS sherd::kernels sherd::matmul LABELS ${tsan} asan)
 endforeach()
 
 # Sanitizers add symbols of their own.

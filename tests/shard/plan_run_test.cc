@@ -15,6 +15,7 @@
 #include "sherd/runtime/comm/recording_group.h"
 #include "sherd/runtime/core/allocator.h"
 #include "sherd/shard/plan.h"
+#include "sherd/shard/plan_model.h"
 #include "tests/shard/steps.h"
 
 namespace sherd::testing {

@@ -1,6 +1,7 @@
 // Plans of small models by hand, of every stage by hand, and of Llama 70B on 512 ranks.
 
 #include "sherd/shard/plan.h"
+#include "sherd/shard/plan_model.h"
 
 #include <gtest/gtest.h>
 

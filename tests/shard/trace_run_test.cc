@@ -12,6 +12,7 @@
 #include "sherd/runtime/core/allocator.h"
 #include "sherd/runtime/core/events.h"
 #include "sherd/shard/plan.h"
+#include "sherd/shard/plan_model.h"
 #include "sherd/shard/step_stats.h"
 #include "sherd/shard/timeline.h"
 #include "sherd/shard/trace.h"
