@@ -13,6 +13,8 @@
 namespace sherd {
 namespace {
 
+constexpr size_t kMaxSecretBytes = 200;
+
 // Reads variables and keeps the first complaint.
 class Variables {
  public:
@@ -116,6 +118,43 @@ void ReadSlurm(Variables& v, LaunchInfo& info) {
   info.local_size = tasks;
 }
 
+// A single process is what is left when no set of variables is known. Refuses that when a launcher
+// has started several: each would train alone, and all would write the same files.
+void RefuseToBeAlone(Variables& v) {
+  for (const char* rank : {"PMIX_RANK", "LOCAL_RANK"}) {
+    // LOCAL_RANK=0 may be left over in a shell.
+    if (!v.Has(rank) || (rank[0] == 'L' && v.Number(rank) == 0)) continue;
+    v.Complain(absl::StrCat(rank, " is ", v.Text(rank),
+                            ", but no variable tells the number of ranks: set RANK, WORLD_SIZE, ",
+                            "MASTER_ADDR and MASTER_PORT"));
+  }
+  if (v.Has("SLURM_PROCID") && v.Number("SLURM_PROCID") != 0) {
+    v.Complain(absl::StrCat("SLURM_PROCID is ", v.Text("SLURM_PROCID"),
+                            ", but SLURM_STEP_NUM_TASKS is not set: start the ranks with srun"));
+  }
+  // Launchers whose variables are not read, and those that tell how many ranks share this host.
+  for (const char* count : {"MV2_COMM_WORLD_SIZE", "FLUX_JOB_SIZE", "JSM_NAMESPACE_SIZE",
+                            "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}) {
+    if (!v.Has(count) || v.Number(count) <= 1) continue;
+    v.Complain(absl::StrCat(count, " is ", v.Text(count),
+                            ", but this process knows of itself alone: set RANK, WORLD_SIZE, ",
+                            "MASTER_ADDR and MASTER_PORT"));
+  }
+}
+
+// Agents of torchrun that an mpirun or srun started, but that were told of one host each.
+void WarnOfLoneAgents(Variables& v, LaunchInfo& info) {
+  for (const char* count : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+    if (!v.Has(count) || !v.Has("GROUP_WORLD_SIZE")) continue;
+    const int groups = v.Number("GROUP_WORLD_SIZE");
+    if (groups != 1 || v.Number(count) <= groups) continue;
+    info.warnings.push_back(absl::StrCat(
+        count, " is ", v.Text(count), ", but this torchrun knows of one host (GROUP_WORLD_SIZE is ",
+        "1): each agent trains by itself; --nnodes joins them"));
+    return;
+  }
+}
+
 // RANK and WORLD_SIZE set by hand inside an mpirun must mean the same ranks. Under torchrun they
 // need not: mpirun may have started its agents, one a host.
 void CheckAgainst(const char* rank, const char* size, const LaunchInfo& info, Variables& v) {
@@ -135,6 +174,12 @@ void ReadLauncher(Variables& v, LaunchInfo& info) {
     if (!v.Has("TORCHELASTIC_RUN_ID")) {
       CheckAgainst("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", info, v);
       CheckAgainst("PMI_RANK", "PMI_SIZE", info, v);
+      // A task of srun may start several ranks, but not fewer than one.
+      if (v.Has("SLURM_STEP_NUM_TASKS") && v.Number("SLURM_STEP_NUM_TASKS") > info.size) {
+        CheckAgainst("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", info, v);
+      }
+    } else {
+      WarnOfLoneAgents(v, info);
     }
   } else if (v.HasBoth("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")) {
     info.launcher = Launcher::kOpenMpi;
@@ -147,10 +192,13 @@ void ReadLauncher(Variables& v, LaunchInfo& info) {
   } else if (v.Has("SLURM_STEP_NUM_TASKS")) {
     // Set by srun only. A batch script has SLURM_PROCID and SLURM_NTASKS too, but runs alone.
     ReadSlurm(v, info);
-  } else if (v.Has("PMIX_RANK")) {
-    v.Complain(absl::StrCat("PMIX_RANK is ", v.Text("PMIX_RANK"),
-                            ", but no variable tells the number of ranks: set RANK, WORLD_SIZE, ",
-                            "MASTER_ADDR and MASTER_PORT"));
+  } else {
+    RefuseToBeAlone(v);
+    if (v.Has("SLURM_NTASKS") && v.Text("SLURM_NTASKS") != "1") {
+      info.warnings.push_back(
+          absl::StrCat("SLURM_NTASKS is ", v.Text("SLURM_NTASKS"),
+                       ", but this process was not started by srun: it is a single process"));
+    }
   }
 }
 
@@ -172,19 +220,29 @@ const char* NameOf(Launcher launcher) {
   return "an unknown launcher";
 }
 
+// "[::1]", as in a URL, is ::1.
+std::string WithoutBrackets(const std::string& address) {
+  const bool bracketed = address.size() > 2 && address.front() == '[' && address.back() == ']';
+  return bracketed ? address.substr(1, address.size() - 2) : address;
+}
+
 absl::StatusOr<LaunchInfo> ParseLaunch(const GetEnv& get) {
   Variables v(get);
   LaunchInfo info;
   ReadLauncher(v, info);
   if (info.launcher != Launcher::kNone && v.HasBoth("MASTER_ADDR", "MASTER_PORT")) {
-    info.master_address = v.Text("MASTER_ADDR");
+    info.master_address = WithoutBrackets(v.Text("MASTER_ADDR"));
     info.master_port = v.Number("MASTER_PORT");
     if (v.status().ok() && (info.master_port < 1 || info.master_port > 65535)) {
       v.Complain(absl::StrCat("MASTER_PORT is ", info.master_port, ", not a port"));
     }
   }
-  info.own_address = v.Text("SHERD_ADDRESS");
+  info.own_address = WithoutBrackets(v.Text("SHERD_ADDRESS"));
   info.secret = v.Text("SHERD_SECRET");
+  if (info.secret.size() > kMaxSecretBytes) {
+    v.Complain(absl::StrCat("SHERD_SECRET has ", info.secret.size(), " bytes; at most ",
+                            kMaxSecretBytes, " are allowed"));
+  }
   if (v.Has("TMPDIR")) info.temp_directory = v.Text("TMPDIR");
   if (!v.status().ok()) return v.status();
   return info;

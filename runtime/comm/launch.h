@@ -3,6 +3,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -30,8 +31,9 @@ struct LaunchInfo {
   int master_port = 0;         // 0 when unset
   bool agent_store = false;    // torchrun's agent serves a store at the master address
   std::string own_address;     // where peers reach this rank, "" when unset
-  std::string secret;          // keeps strangers out, "" when unset
+  std::string secret;          // keeps strangers out, "" when unset; at most 200 bytes
   std::string temp_directory = "/tmp";
+  std::vector<std::string> warnings;  // what looks like a mistake but may be meant
 
   // Whether all ranks are known to share this host.
   bool one_host() const { return local_known && local_size == size; }
@@ -46,7 +48,8 @@ using GetEnv = std::function<std::optional<std::string>(const char* name)>;
 // The only place that knows names of environment variables; runtime/comm/README.md lists them.
 // Threads: safe; reads through `get` alone.
 // Errors: kInvalidArgument naming the variables and their values when a set is incomplete, is not
-//   made of numbers or contradicts itself or another set.
+//   made of numbers or contradicts itself or another set, and when a launcher has started several
+//   processes but none of the sets says so: each would train alone.
 absl::StatusOr<LaunchInfo> ParseLaunch(const GetEnv& get);
 
 // The variables of this process.

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -20,11 +21,14 @@ namespace sherd {
 class TcpStoreServer {
  public:
   struct Options {
-    // The address to listen on; "127.0.0.1" when all ranks share a host, "0.0.0.0" otherwise.
-    std::string address = "127.0.0.1";
+    // The addresses to listen on, all at one port: loopback when all ranks share a host, otherwise
+    // those of the interfaces by which peers come. Nobody reaches the server by any other.
+    std::vector<std::string> addresses = {"127.0.0.1"};
     int port = 0;  // 0: any free one
+    // At most 256 bytes. Compared in constant time, before anything else is read.
     std::string secret;
-    // Further connections are closed at once. A rank uses about three.
+    // When there are as many, a further one takes the place of the oldest that has not shown the
+    // secret; when all have, it is closed at once. A rank uses about three.
     int max_connections = 4096;
     // A connection that has not shown the secret by then is closed.
     absl::Duration secret_timeout = absl::Seconds(10);
@@ -33,15 +37,16 @@ class TcpStoreServer {
     absl::Duration linger;
   };
 
-  // Errors: kUnavailable when the address cannot be listened on, with the system's reason;
-  // kInvalidArgument for a secret longer than 256 bytes.
+  // Errors: kUnavailable when an address cannot be listened on, with the system's reason;
+  // kInvalidArgument for a secret longer than 256 bytes or no address.
   static absl::StatusOr<std::unique_ptr<TcpStoreServer>> Listen(Options options);
   ~TcpStoreServer();
 
   int port() const;
   // The table itself, for the rank that hosts it: no connection needed.
   std::shared_ptr<Store> local() const;
-  // The address of this host at which a client from another host reached it, "" before that.
+  // The address of this host at which a client with the secret reached it, "" while all came
+  // by loopback.
   std::string reached_address() const;
 
  private:

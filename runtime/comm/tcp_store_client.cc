@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "sherd/runtime/comm/internal/host_address.h"
 #include "sherd/runtime/comm/internal/socket.h"
 #include "sherd/runtime/comm/internal/store_wire.h"
 #include "sherd/runtime/comm/tcp_store.h"
@@ -32,14 +33,15 @@ absl::StatusOr<Socket> DialAndGreet(const std::string& host, int port, const std
   status = internal::ReceiveAll(*socket, &answer, 1, deadline);
   if (!status.ok()) return status;
   if (answer == internal::kSecretAccepted) return socket;
-  return absl::PermissionDeniedError(absl::StrCat(
-      "the store at ", host, ":", port, " belongs to another job: it knows another ", "secret"));
+  return absl::PermissionDeniedError(absl::StrCat("the store at ", internal::HostPort(host, port),
+                                                  " belongs to another job: it knows another ",
+                                                  "secret"));
 }
 
 class TcpStoreClient final : public Store {
  public:
   TcpStoreClient(const std::string& host, int port, const std::string& secret)
-      : name_(absl::StrCat(host, ":", port)),
+      : name_(internal::HostPort(host, port)),
         pool_([=] { return DialAndGreet(host, port, secret, absl::Now() + kAnswerTimeout); }) {}
 
   void Keep(Socket socket) { pool_.GiveBack(std::move(socket)); }
@@ -145,8 +147,8 @@ absl::StatusOr<std::shared_ptr<Store>> ConnectTcpStore(const std::string& host, 
     if (absl::IsPermissionDenied(socket.status())) return socket.status();
     if (absl::Now() >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat(
-          "no store answered at ", host, ":", port, " within ", absl::FormatDuration(timeout), ": ",
-          std::string(socket.status().message())));
+          "no store answered at ", internal::HostPort(host, port), " within ",
+          absl::FormatDuration(timeout), ": ", std::string(socket.status().message())));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }

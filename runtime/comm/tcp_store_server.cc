@@ -12,85 +12,33 @@
 #include <optional>
 #include <string>
 #include <thread>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "sherd/runtime/base/thread.h"
+#include "sherd/runtime/comm/internal/host_address.h"
 #include "sherd/runtime/comm/internal/socket.h"
-#include "sherd/runtime/comm/internal/store_wire.h"
+#include "sherd/runtime/comm/internal/store_session.h"
 #include "sherd/runtime/comm/tcp_store.h"
 
 namespace sherd {
 namespace {
 
 using internal::Socket;
-using internal::StoreOp;
-using internal::StoreRequest;
-using internal::StoreResponse;
+using internal::StoreSession;
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kReadBytes = 64 * 1024;
-constexpr size_t kMaxUnsentBytes = size_t{8} << 20;
-constexpr int64_t kLongestWaitMs = int64_t{365} * 24 * 3600 * 1000;
-
-bool EqualInConstantTime(std::string_view a, std::string_view b) {
-  if (a.size() != b.size()) return false;
-  unsigned char difference = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    difference = static_cast<unsigned char>(difference | (a[i] ^ b[i]));
-  }
-  return difference == 0;
-}
 
 // One client, as the server's thread sees it.
 struct Connection {
-  Socket socket;
-  std::string input;
-  std::string output;
-  bool trusted = false;  // has shown the secret
-  bool closing = false;  // closed once `output` is sent
-  Clock::time_point opened;
-  bool waiting = false;  // a kGet for a key that does not exist yet
-  std::string awaited;
-  Clock::time_point wait_until;
+  Connection(Socket from, std::string_view secret, Store& table)
+      : socket(std::move(from)), session(secret, table) {}
+  const Socket socket;
+  StoreSession session;
+  const Clock::time_point opened = Clock::now();
 };
-
-StoreResponse Failure(const absl::Status& status) {
-  return {.code = status.code(), .value = std::string(status.message())};
-}
-
-template <typename T>
-StoreResponse Respond(const absl::StatusOr<T>& result) {
-  if (!result.ok()) return Failure(result.status());
-  if constexpr (std::is_same_v<T, std::string>) {
-    return {.value = *result};
-  } else if constexpr (std::is_same_v<T, std::optional<std::string>>) {
-    if (!result->has_value()) return {.code = absl::StatusCode::kNotFound};
-    return {.value = **result};
-  } else {
-    return {.number = static_cast<int64_t>(*result)};
-  }
-}
-
-StoreResponse Execute(Store& table, const StoreRequest& request) {
-  switch (request.op) {
-    case StoreOp::kSet:
-      return Failure(table.Set(request.key, request.value));
-    case StoreOp::kGet:
-    case StoreOp::kTryGet:
-      return Respond(table.TryGet(request.key));
-    case StoreOp::kAdd:
-      return Respond(table.Add(request.key, request.number));
-    case StoreOp::kCompareSet:
-      return Respond(table.CompareSet(request.key, request.expected, request.value));
-    case StoreOp::kDelete:
-      return Respond(table.Delete(request.key));
-  }
-  return Failure(absl::InvalidArgumentError("unknown operation"));
-}
 
 // Wakes the server's thread from others.
 class Bell {
@@ -116,11 +64,11 @@ class Bell {
 // Store, so that the thread hears of what that rank sets.
 class TcpStoreServer::Impl final : public Store {
  public:
-  Impl(Options options, Socket listener)
+  Impl(Options options, std::vector<Socket> listeners)
       : options_(std::move(options)),
-        listener_(std::move(listener)),
+        listeners_(std::move(listeners)),
         table_(MakeMemoryStore()),
-        port_(internal::LocalPort(listener_)) {
+        port_(internal::LocalPort(listeners_.front())) {
     thread_ = StartThread([this] { Serve(); });
   }
 
@@ -167,45 +115,59 @@ class TcpStoreServer::Impl final : public Store {
 
   void Serve() {
     while (!stop_) {
-      std::vector<pollfd> polled = {{bell_.fd(), POLLIN, 0}, {listener_.fd(), POLLIN, 0}};
-      if (Clock::now() < accept_after_) polled[1].events = 0;
+      std::vector<pollfd> polled = {{bell_.fd(), POLLIN, 0}};
+      const bool accepting = Clock::now() >= accept_after_;
+      for (const Socket& listener : listeners_) {
+        polled.push_back({listener.fd(), static_cast<short>(accepting ? POLLIN : 0), 0});
+      }
       for (const Connection& c : connections_) {
-        const bool want_input = !c.waiting && !c.closing && c.output.size() < kMaxUnsentBytes;
-        polled.push_back(
-            {c.socket.fd(),
-             static_cast<short>((want_input ? POLLIN : 0) | (c.output.empty() ? 0 : POLLOUT)), 0});
+        const int wanted =
+            (c.session.room() > 0 ? POLLIN : 0) | (c.session.output().empty() ? 0 : POLLOUT);
+        polled.push_back({c.socket.fd(), static_cast<short>(wanted), 0});
       }
       poll(polled.data(), polled.size(), 100);
       if (polled[0].revents != 0) bell_.Silence();
-      size_t at = 2;
+      size_t at = 1 + listeners_.size();
       for (auto it = connections_.begin(); it != connections_.end(); ++at) {
         it = Survives(*it, polled[at].revents) ? std::next(it) : connections_.erase(it);
       }
-      if (polled[1].revents != 0) Accept();
+      for (size_t i = 0; i < listeners_.size(); ++i) {
+        if (polled[1 + i].revents != 0) Accept(listeners_[i]);
+      }
+      // After all requests of this round: one may have set what another waits for.
       for (auto it = connections_.begin(); it != connections_.end();) {
-        it = !it->waiting || AnswersInTime(*it) ? std::next(it) : connections_.erase(it);
+        it = !it->session.waiting() || Resumes(*it) ? std::next(it) : connections_.erase(it);
       }
       connected_ = static_cast<int>(connections_.size());
     }
   }
 
-  void Accept() {
+  void Accept(const Socket& listener) {
     for (;;) {
-      Socket socket(accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      Socket socket(accept4(listener.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       if (!socket) {
         // Out of descriptors, say: the listener stays readable, so leave it alone for a moment.
         if (errno != EAGAIN) accept_after_ = Clock::now() + std::chrono::milliseconds(50);
         return;
       }
-      if (static_cast<int>(connections_.size()) >= options_.max_connections) continue;
+      if (!HasPlace()) continue;
       try {
-        Connection& c = connections_.emplace_back();
-        c.socket = std::move(socket);
-        c.opened = Clock::now();
+        connections_.emplace_back(std::move(socket), options_.secret, *table_);
       } catch (const std::exception&) {
         // No memory: this one is closed.
       }
     }
+  }
+
+  // Makes place for one more at the cost of the oldest that has not shown the secret: strangers
+  // that keep silent must not keep ranks out.
+  bool HasPlace() {
+    if (static_cast<int>(connections_.size()) < options_.max_connections) return true;
+    auto oldest = std::find_if(connections_.begin(), connections_.end(),
+                               [](const Connection& c) { return !c.session.trusted(); });
+    if (oldest == connections_.end()) return false;
+    connections_.erase(oldest);
+    return true;
   }
 
   // Reads, executes and writes what there is; false when the connection is to be closed.
@@ -214,8 +176,8 @@ class TcpStoreServer::Impl final : public Store {
       if ((events & (POLLERR | POLLNVAL)) != 0) return false;
       if ((events & POLLHUP) != 0 && (events & POLLIN) == 0) return false;
       if ((events & POLLIN) != 0 && !Read(c)) return false;
-      if (!Process(c)) return false;
-      if (!c.trusted &&
+      if (!c.session.waiting() && !c.session.Resume(Clock::now())) return false;
+      if (!c.session.trusted() &&
           Clock::now() - c.opened > absl::ToChronoNanoseconds(options_.secret_timeout)) {
         return false;
       }
@@ -225,57 +187,35 @@ class TcpStoreServer::Impl final : public Store {
     }
   }
 
-  static bool Read(Connection& c) {
+  bool Resumes(Connection& c) {
+    try {
+      return c.session.Resume(Clock::now()) && Write(c);
+    } catch (const std::exception&) {
+      return false;
+    }
+  }
+
+  bool Read(Connection& c) {
     char buffer[kReadBytes];
-    const ssize_t got = recv(c.socket.fd(), buffer, sizeof(buffer), 0);
+    const size_t room = std::min(sizeof(buffer), c.session.room());
+    if (room == 0) return true;
+    const ssize_t got = recv(c.socket.fd(), buffer, room, 0);
     if (got < 0) return errno == EAGAIN || errno == EINTR;
-    c.input.append(buffer, static_cast<size_t>(got));
-    return got > 0;
+    if (got == 0) return false;
+    const bool stranger = !c.session.trusted();
+    if (!c.session.Receive({buffer, static_cast<size_t>(got)}, Clock::now())) return false;
+    if (stranger && c.session.trusted()) NoteReached(c.socket);
+    return true;
   }
 
   static bool Write(Connection& c) {
-    while (!c.output.empty()) {
-      const ssize_t sent = send(c.socket.fd(), c.output.data(), c.output.size(), MSG_NOSIGNAL);
+    std::string& output = c.session.output();
+    while (!output.empty()) {
+      const ssize_t sent = send(c.socket.fd(), output.data(), output.size(), MSG_NOSIGNAL);
       if (sent < 0) return errno == EAGAIN || errno == EINTR;
-      c.output.erase(0, static_cast<size_t>(sent));
+      output.erase(0, static_cast<size_t>(sent));
     }
-    return !c.closing;
-  }
-
-  bool Process(Connection& c) {
-    if (!c.trusted && !CheckSecret(c)) return false;
-    size_t used = 0;
-    while (c.trusted && !c.waiting && c.output.size() < kMaxUnsentBytes &&
-           c.input.size() - used >= 4) {
-      const std::string_view rest = std::string_view(c.input).substr(used);
-      const uint32_t length = internal::ParseLength(rest);
-      if (length > internal::kMaxMessageBytes) return false;
-      if (rest.size() - 4 < length) break;
-      std::optional<StoreRequest> request = internal::ParseRequest(rest.substr(4, length));
-      if (!request.has_value()) return false;
-      used += 4 + length;
-      Answer(c, *request);
-    }
-    c.input.erase(0, used);
-    return true;
-  }
-
-  // False when the connection cannot be a client. Waits for more when the greeting is incomplete.
-  bool CheckSecret(Connection& c) {
-    const std::string_view input = c.input;
-    const size_t head = internal::kStoreMagic.size();
-    // A wrong first byte is enough: nobody is to wait for the rest of a web request.
-    if (input.substr(0, head) != internal::kStoreMagic.substr(0, input.size())) return false;
-    if (input.size() < head + 4) return true;
-    const uint32_t length = internal::ParseLength(input.substr(head));
-    if (length > internal::kMaxSecretBytes) return false;
-    if (input.size() < head + 4 + length) return true;
-    c.trusted = EqualInConstantTime(input.substr(head + 4, length), options_.secret);
-    c.closing = !c.trusted;
-    c.output.push_back(c.trusted ? internal::kSecretAccepted : internal::kSecretRefused);
-    c.input.erase(0, head + 4 + length);
-    NoteReached(c.socket);
-    return true;
+    return !c.session.closing();
   }
 
   void NoteReached(const Socket& socket) {
@@ -285,42 +225,8 @@ class TcpStoreServer::Impl final : public Store {
     if (reached_.empty()) reached_ = address;
   }
 
-  void Answer(Connection& c, const StoreRequest& request) {
-    StoreResponse response = Execute(*table_, request);
-    if (request.op == StoreOp::kGet && response.code == absl::StatusCode::kNotFound) {
-      c.waiting = true;
-      c.awaited = request.key;
-      c.wait_until = Clock::now() + std::chrono::milliseconds(
-                                        std::clamp<int64_t>(request.number, 0, kLongestWaitMs));
-      return;
-    }
-    c.output += internal::Encode(response);
-  }
-
-  // Answers a waiting client if its key has come or its time is up, and what it sent after that.
-  // False when the connection is to be closed.
-  bool AnswersInTime(Connection& c) {
-    try {
-      absl::StatusOr<std::optional<std::string>> value = table_->TryGet(c.awaited);
-      const bool found = value.ok() && value->has_value();
-      if (!found && Clock::now() < c.wait_until) return true;
-      c.waiting = false;
-      StoreResponse response;
-      if (found) {
-        response.value = std::move(**value);
-      } else {
-        response = Failure(absl::DeadlineExceededError(
-            absl::StrCat("store key '", c.awaited, "' was not set in time")));
-      }
-      c.output += internal::Encode(response);
-      return Process(c) && Write(c);
-    } catch (const std::exception&) {
-      return false;
-    }
-  }
-
   const Options options_;
-  const Socket listener_;
+  const std::vector<Socket> listeners_;
   const std::shared_ptr<Store> table_;
   const int port_;
   const Bell bell_;
@@ -338,10 +244,19 @@ absl::StatusOr<std::unique_ptr<TcpStoreServer>> TcpStoreServer::Listen(Options o
   if (static_cast<int64_t>(options.secret.size()) > internal::kMaxSecretBytes) {
     return absl::InvalidArgumentError("the store's secret is longer than 256 bytes");
   }
-  absl::StatusOr<Socket> listener = internal::ListenOn(options.address, options.port);
-  if (!listener.ok()) return listener.status();
+  if (options.addresses.empty()) {
+    return absl::InvalidArgumentError("the store has no address to listen on");
+  }
+  std::vector<Socket> listeners;
+  int port = options.port;
+  for (const std::string& address : options.addresses) {
+    absl::StatusOr<Socket> listener = internal::ListenOn(address, port);
+    if (!listener.ok()) return listener.status();
+    port = internal::LocalPort(*listener);
+    listeners.push_back(*std::move(listener));
+  }
   return std::unique_ptr<TcpStoreServer>(
-      new TcpStoreServer(std::make_shared<Impl>(std::move(options), *std::move(listener))));
+      new TcpStoreServer(std::make_shared<Impl>(std::move(options), std::move(listeners))));
 }
 
 TcpStoreServer::TcpStoreServer(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}

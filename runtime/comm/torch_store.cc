@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "sherd/runtime/comm/internal/host_address.h"
 #include "sherd/runtime/comm/internal/socket.h"
 #include "sherd/runtime/comm/tcp_store.h"
 
@@ -80,7 +81,7 @@ absl::StatusOr<bool> ProbeModern(const std::string& host, int port, absl::Time d
 class TorchStore final : public Store {
  public:
   TorchStore(const std::string& host, int port, bool modern)
-      : name_(absl::StrCat(host, ":", port)),
+      : name_(internal::HostPort(host, port)),
         modern_(modern),
         pool_([=] { return DialTorch(host, port, modern, absl::Now() + kAnswerTimeout); }) {}
 
@@ -232,7 +233,7 @@ absl::StatusOr<std::shared_ptr<Store>> ConnectTorchStore(const std::string& host
       return std::shared_ptr<Store>(std::make_shared<TorchStore>(host, port, *modern));
     if (absl::Now() >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat(
-          "torchrun's store did not answer at ", host, ":", port, " within ",
+          "torchrun's store did not answer at ", internal::HostPort(host, port), " within ",
           absl::FormatDuration(timeout), ": ", std::string(modern.status().message())));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));

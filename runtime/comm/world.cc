@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "sherd/runtime/comm/gloo_group.h"
+#include "sherd/runtime/comm/internal/host_address.h"
 #include "sherd/runtime/comm/internal/rendezvous.h"
 #include "sherd/runtime/comm/local_group.h"
 
@@ -29,6 +30,14 @@ struct World::State {
     group->Abort(absl::UnknownError("it left because of an exception"));
   }
 };
+
+namespace {
+void Warn(const std::vector<std::string>& warnings, int rank, const LogSink& log) {
+  for (const std::string& warning : warnings) {
+    if (log) log({.level = LogLevel::kWarning, .rank = rank, .text = warning});
+  }
+}
+}  // namespace
 
 World::World(std::shared_ptr<State> state) : state_(std::move(state)) {}
 World::World(World&&) noexcept = default;
@@ -80,12 +89,14 @@ absl::StatusOr<World> World::FromEnvironment(WorldOptions options) {
 }
 
 absl::StatusOr<World> World::FromLaunch(const LaunchInfo& launch, WorldOptions options) {
+  Warn(launch.warnings, launch.rank, options.log);
   if (launch.size == 1) return FromStore(nullptr, 0, 1, std::move(options));
   LaunchInfo known = launch;
   if (!options.address.empty()) known.own_address = options.address;
   const absl::Time deadline = absl::Now() + options.rendezvous_timeout;
   absl::StatusOr<internal::Meeting> meeting = internal::Meet(known, options.rendezvous_timeout);
   if (!meeting.ok()) return meeting.status();
+  Warn(meeting->warnings, launch.rank, options.log);
   known.local_rank = meeting->local_rank;
   known.local_size = meeting->local_size;
   options.address = meeting->address;
@@ -132,13 +143,13 @@ absl::StatusOr<World> World::Join(std::shared_ptr<Store> store, const LaunchInfo
   if (launch.size == 1) {
     state->group = MakeLocalGroup();
   } else {
-    absl::StatusOr<std::unique_ptr<ProcessGroup>> group =
-        ConnectGloo(MakePrefixStore(store, "gloo/"), launch.rank, launch.size,
-                    {.device = state->device,
-                     .address = options.address.empty() ? "127.0.0.1" : options.address,
-                     .connect_timeout = options.rendezvous_timeout,
-                     .timeout = options.collective_timeout,
-                     .piece_bytes = options.piece_bytes});
+    absl::StatusOr<std::unique_ptr<ProcessGroup>> group = ConnectGloo(
+        MakePrefixStore(store, "gloo/"), launch.rank, launch.size,
+        {.device = state->device,
+         .address = options.address.empty() ? internal::LoopbackAddress() : options.address,
+         .connect_timeout = options.rendezvous_timeout,
+         .timeout = options.collective_timeout,
+         .piece_bytes = options.piece_bytes});
     if (!group.ok()) return group.status();
     state->group = *std::move(group);
   }

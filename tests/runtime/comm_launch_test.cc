@@ -1,10 +1,12 @@
 // What launchers' variables mean, and how ranks of a launch meet.
+#include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -134,6 +136,23 @@ TEST(ParseLaunch, ReadsEveryLauncher) {
   EXPECT_EQ(own.own_address, "10.0.0.2");
   EXPECT_EQ(own.secret, "s");
   EXPECT_EQ(own.temp_directory, "/t");
+  const LaunchInfo six =
+      *Parse(With(kTorchrun, {{"MASTER_ADDR", "[fd00::1]"}, {"SHERD_ADDRESS", "[fd00::2]"}}));
+  EXPECT_EQ(six.master_address, "fd00::1");
+  EXPECT_EQ(six.own_address, "fd00::2");
+}
+
+TEST(ParseLaunch, WarnsWhereALauncherMayHaveMeantMoreRanks) {
+  EXPECT_TRUE(Parse({})->warnings.empty());
+  EXPECT_TRUE(Parse(kTorchrun)->warnings.empty());
+  EXPECT_TRUE(Parse(With(kTorchrun, kOpenMpi))->warnings.empty());
+  const LaunchInfo batch = *Parse(kSbatch);
+  ASSERT_EQ(batch.warnings.size(), 1u);
+  EXPECT_NE(batch.warnings[0].find("SLURM_NTASKS is 4"), std::string::npos) << batch.warnings[0];
+  const LaunchInfo lone = *Parse(With(With(kTorchrun, kOpenMpi), {{"GROUP_WORLD_SIZE", "1"}}));
+  ASSERT_EQ(lone.warnings.size(), 1u);
+  EXPECT_NE(lone.warnings[0].find("OMPI_COMM_WORLD_SIZE is 2"), std::string::npos)
+      << lone.warnings[0];
 }
 
 TEST(ParseLaunch, RefusesWhatContradictsItselfNamingVariablesAndValues) {
@@ -162,6 +181,19 @@ TEST(ParseLaunch, RefusesWhatContradictsItselfNamingVariablesAndValues) {
       {{{"PMIX_RANK", "1"}}, {"PMIX_RANK is 1", "WORLD_SIZE"}},
       {With(kSlurm, {{"SLURM_PROCID", "7"}}), {"SLURM_PROCID is 7", "SLURM_STEP_NUM_TASKS is 7"}},
       {With(kSlurm, {{"SLURM_LOCALID", "2"}}), {"SLURM_LOCALID is 2", "2(x3),1"}},
+      {{{"SHERD_SECRET", std::string(201, 's')}}, {"SHERD_SECRET has 201 bytes", "200"}},
+      // A launcher says 4, and this process would be alone.
+      {With(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "4"}, {"RANK", "0"}, {"WORLD_SIZE", "1"}}),
+       {"WORLD_SIZE are 0 and 1", "OMPI_COMM_WORLD_SIZE are 1 and 4"}},
+      {With(kSlurm, {{"RANK", "0"}, {"WORLD_SIZE", "1"}}), {"SLURM_STEP_NUM_TASKS are 5 and 7"}},
+      {{{"LOCAL_RANK", "3"}}, {"LOCAL_RANK is 3", "WORLD_SIZE"}},
+      {{{"LOCAL_WORLD_SIZE", "4"}}, {"LOCAL_WORLD_SIZE is 4", "alone"}},
+      {{{"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}}, {"OMPI_COMM_WORLD_LOCAL_SIZE is 4", "alone"}},
+      {{{"MPI_LOCALNRANKS", "4"}}, {"MPI_LOCALNRANKS is 4", "alone"}},
+      {{{"MV2_COMM_WORLD_SIZE", "4"}}, {"MV2_COMM_WORLD_SIZE is 4", "set RANK, WORLD_SIZE"}},
+      {{{"FLUX_JOB_SIZE", "4"}}, {"FLUX_JOB_SIZE is 4", "set RANK, WORLD_SIZE"}},
+      {{{"JSM_NAMESPACE_SIZE", "4"}}, {"JSM_NAMESPACE_SIZE is 4", "set RANK, WORLD_SIZE"}},
+      {With(kSbatch, {{"SLURM_PROCID", "2"}}), {"SLURM_PROCID is 2", "srun"}},
   };
   for (const auto& c : cases) {
     const absl::Status status = Parse(c.variables).status();
@@ -260,6 +292,51 @@ TEST_F(Meeting, ADirectoryOpenToOthersIsRefused) {
   EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << status;
 }
 
+TEST_F(Meeting, TheFileWithTheSecretIsForThisUserAlone) {
+  std::thread rank_zero([this] {
+    EXPECT_FALSE(
+        World::FromLaunch(OnOneHost(0, 2), {.threads = 1, .rendezvous_timeout = absl::Seconds(2)})
+            .ok());
+  });
+  struct stat info {};
+  for (int tries = 0; tries < 200 && stat((file_directory_ + "/job_1").c_str(), &info) != 0;
+       ++tries) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  rank_zero.join();
+}
+
+TEST_F(Meeting, ALinkInPlaceOfTheFileIsRefusedAndNotFollowed) {
+  ASSERT_EQ(mkdir(file_directory_.c_str(), 0700), 0);
+  const std::string victim = directory_ + "/victim";
+  std::ofstream(victim) << "127.0.0.1 1 abc";
+  ASSERT_EQ(symlink(victim.c_str(), (file_directory_ + "/job_1").c_str()), 0);
+  for (int rank : {0, 1}) {
+    const absl::Status status =
+        World::FromLaunch(OnOneHost(rank, 2),
+                          {.threads = 1, .rendezvous_timeout = absl::Seconds(5)})
+            .status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << status;
+    EXPECT_NE(status.message().find("/job_1 is not a file of this user"), std::string::npos)
+        << status;
+  }
+  std::string text;
+  std::getline(std::ifstream(victim), text);
+  EXPECT_EQ(text, "127.0.0.1 1 abc");
+}
+
+TEST_F(Meeting, ALinkInPlaceOfTheDirectoryIsRefused) {
+  const std::string elsewhere = directory_ + "/elsewhere";
+  ASSERT_EQ(mkdir(elsewhere.c_str(), 0700), 0);
+  ASSERT_EQ(symlink(elsewhere.c_str(), file_directory_.c_str()), 0);
+  const absl::Status status =
+      World::FromLaunch(OnOneHost(0, 2), {.threads = 1, .rendezvous_timeout = absl::Seconds(5)})
+          .status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << status;
+  EXPECT_NE(status.message().find("not a link"), std::string::npos) << status;
+}
+
 TEST_F(Meeting, RankZeroHostsAtTheMasterAddress) {
   std::vector<LaunchInfo> launches;
   auto probe = TcpStoreServer::Listen({});
@@ -316,6 +393,35 @@ TEST_F(Meeting, MissingRanksAreNamedAlsoWhenTheMissingOneIsRankZero) {
   EXPECT_NE(text(0).find("ranks 1, 2 of 3 did not arrive within 500ms"), std::string::npos)
       << text(0);
   EXPECT_NE(text(2).find("rank 0 of 3 did not arrive within 500ms"), std::string::npos) << text(2);
+}
+
+TEST(WorldAlone, MoreThreadsThanTheCpusItMayUseIsAWarning) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  ASSERT_EQ(sched_getaffinity(0, sizeof(set), &set), 0);
+  const int cpus = CPU_COUNT(&set);
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  const LogSink log = [&](const LogRecord& record) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (record.level == LogLevel::kWarning) lines.emplace_back(record.text);
+  };
+  ASSERT_TRUE(World::FromLaunch(LaunchInfo{}, {.threads = cpus, .log = log}).ok());
+  EXPECT_TRUE(lines.empty());
+  ASSERT_TRUE(World::FromLaunch(LaunchInfo{}, {.threads = cpus + 1, .log = log}).ok());
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_NE(lines[0].find(absl::StrCat("computes with ", cpus + 1, " threads, but may use ", cpus)),
+            std::string::npos)
+      << lines[0];
+}
+
+TEST(WorldAlone, WhatTheLaunchWarnsOfIsLogged) {
+  std::string line;
+  LaunchInfo launch;
+  launch.warnings = {"a sentence"};
+  const LogSink log = [&](const LogRecord& record) { line = std::string(record.text); };
+  ASSERT_TRUE(World::FromLaunch(launch, {.threads = 1, .log = log}).ok());
+  EXPECT_EQ(line, "a sentence");
 }
 
 TEST(WorldAlone, ASingleProcessIsAWorldOfOne) {

@@ -12,7 +12,6 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
-#include "sherd/runtime/comm/internal/socket.h"
 
 namespace sherd::internal {
 namespace {
@@ -41,17 +40,14 @@ std::string FileName(const std::string& job_id) {
   return name.substr(0, 200);
 }
 
-absl::Status CheckDirectory(const std::string& path) {
+absl::Status CheckDirectory(const Socket& directory, const std::string& path) {
   struct stat info {};
-  if (lstat(path.c_str(), &info) != 0) {
+  if (fstat(directory.fd(), &info) != 0) {
     return absl::UnavailableError(absl::StrCat("cannot look at ", path, ": ", LastError()));
   }
-  if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 077) != 0) {
-    return absl::PermissionDeniedError(absl::StrCat(
-        path, " must be a directory that belongs to this user and is closed to others ",
-        "(mode 0700)"));
-  }
-  return absl::OkStatus();
+  if (info.st_uid == geteuid() && (info.st_mode & 077) == 0) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat(
+      path, " must be a directory that belongs to this user and is closed to others (mode 0700)"));
 }
 
 }  // namespace
@@ -62,38 +58,65 @@ absl::StatusOr<MeetingFile> MeetingFile::Open(const std::string& temp_directory,
   if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
     return absl::UnavailableError(absl::StrCat("cannot make ", directory, ": ", LastError()));
   }
-  if (absl::Status status = CheckDirectory(directory); !status.ok()) return status;
-  return MeetingFile(absl::StrCat(directory, "/", FileName(job_id)));
+  Socket opened(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!opened) {
+    // ELOOP or ENOTDIR: a link, or no directory.
+    return absl::PermissionDeniedError(
+        absl::StrCat(directory, " must be a directory of this user, not a link: ", LastError()));
+  }
+  if (absl::Status status = CheckDirectory(opened, directory); !status.ok()) return status;
+  std::string name = FileName(job_id);
+  std::string path = absl::StrCat(directory, "/", name);
+  return MeetingFile(std::move(opened), std::move(path), std::move(name));
+}
+
+absl::Status MeetingFile::CheckIsOurs(const struct stat& info) const {
+  if (S_ISREG(info.st_mode) && info.st_uid == geteuid()) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat(path_, " is not a file of this user: remove it"));
 }
 
 absl::Status MeetingFile::Write(const std::string& contents) const {
-  const std::string draft = absl::StrCat(path_, ".", getpid());
-  unlink(draft.c_str());
-  Socket file(open(draft.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  struct stat info {};
+  if (fstatat(directory_.fd(), name_.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0) {
+    if (absl::Status status = CheckIsOurs(info); !status.ok()) return status;
+  }
+  const std::string draft = absl::StrCat(name_, ".", getpid());
+  unlinkat(directory_.fd(), draft.c_str(), 0);
+  Socket file(openat(directory_.fd(), draft.c_str(),
+                     O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   const bool written = file && write(file.fd(), contents.data(), contents.size()) ==
                                    static_cast<ssize_t>(contents.size());
-  if (written && rename(draft.c_str(), path_.c_str()) == 0) return absl::OkStatus();
+  if (written && renameat(directory_.fd(), draft.c_str(), directory_.fd(), name_.c_str()) == 0) {
+    return absl::OkStatus();
+  }
   const std::string reason = LastError();
-  unlink(draft.c_str());
+  unlinkat(directory_.fd(), draft.c_str(), 0);
   return absl::UnavailableError(absl::StrCat("cannot write ", path_, ": ", reason));
 }
 
 absl::StatusOr<std::optional<std::string>> MeetingFile::Read() const {
-  Socket file(open(path_.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  Socket file(
+      openat(directory_.fd(), name_.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  struct stat info {};
   if (!file) {
     if (errno == ENOENT) return std::optional<std::string>();
-    return absl::UnavailableError(absl::StrCat("cannot read ", path_, ": ", LastError()));
+    const std::string reason = LastError();
+    // A link, say, which was not followed.
+    if (fstatat(directory_.fd(), name_.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0) {
+      if (absl::Status status = CheckIsOurs(info); !status.ok()) return status;
+    }
+    return absl::UnavailableError(absl::StrCat("cannot read ", path_, ": ", reason));
   }
-  struct stat info {};
-  if (fstat(file.fd(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_uid != geteuid()) {
-    return absl::PermissionDeniedError(absl::StrCat(path_, " does not belong to this user"));
+  if (fstat(file.fd(), &info) != 0) {
+    return absl::UnavailableError(absl::StrCat("cannot look at ", path_, ": ", LastError()));
   }
+  if (absl::Status status = CheckIsOurs(info); !status.ok()) return status;
   std::string text(kMaxBytes, '\0');
   const ssize_t got = read(file.fd(), text.data(), text.size());
   text.resize(got > 0 ? static_cast<size_t>(got) : 0);
   return std::optional<std::string>(std::move(text));
 }
 
-void MeetingFile::Remove() const { unlink(path_.c_str()); }
+void MeetingFile::Remove() const { unlinkat(directory_.fd(), name_.c_str(), 0); }
 
 }  // namespace sherd::internal

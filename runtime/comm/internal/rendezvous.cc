@@ -7,15 +7,16 @@
 #include <algorithm>
 #include <fstream>
 #include <optional>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "sherd/runtime/base/error.h"
 #include "sherd/runtime/comm/internal/arrival.h"
+#include "sherd/runtime/comm/internal/host_address.h"
 #include "sherd/runtime/comm/internal/meeting_file.h"
-#include "sherd/runtime/comm/internal/socket.h"
+#include "sherd/runtime/comm/internal/notice.h"
 #include "sherd/runtime/comm/tcp_store.h"
 
 namespace sherd::internal {
@@ -26,22 +27,6 @@ constexpr absl::Duration kRetry = absl::Milliseconds(50);
 constexpr absl::Duration kAttempt = absl::Seconds(1);
 // Lets ranks that fail or leave read the last words.
 constexpr absl::Duration kLinger = absl::Seconds(2);
-
-// What a rank needs to know to find rank 0's store.
-struct Notice {
-  std::string host;
-  int port = 0;
-  std::string secret;
-
-  std::string ToString() const { return absl::StrCat(host, " ", port, " ", secret, "\n"); }
-  static std::optional<Notice> Parse(const std::string& text) {
-    Notice notice;
-    std::istringstream in(text);
-    if (!(in >> notice.host >> notice.port >> notice.secret)) return std::nullopt;
-    if (notice.port < 1 || notice.port > 65535) return std::nullopt;
-    return notice;
-  }
-};
 
 // How the notice gets from rank 0 to the others.
 class NoticeBoard {
@@ -99,6 +84,11 @@ class FixedBoard final : public NoticeBoard {
   const Notice notice_;
 };
 
+// Whether the name means the host that uses it, whichever that is.
+bool IsLoopbackEverywhere(const std::string& name) {
+  return name == "localhost" || IsLoopback(name);
+}
+
 std::string RandomSecret() {
   unsigned char bytes[16] = {};
   SHERD_CHECK(getrandom(bytes, sizeof(bytes), 0) == sizeof(bytes), "no random numbers");
@@ -121,7 +111,7 @@ class Rendezvous {
       status =
           AwaitArrival(*meeting_.store, "meeting", launch_.rank, launch_.size, deadline_, timeout_);
     }
-    if (launch_.rank == 0 && board_ != nullptr) board_->Remove();
+    if (posted_) board_->Remove();
     if (status.ok()) status = ReadCounts();
     if (status.ok()) status = ChooseAddress();
     if (status.ok()) return std::move(meeting_);
@@ -142,9 +132,9 @@ class Rendezvous {
     }
     if (fixed()) {
       // The job's id is no secret, but tells jobs apart.
-      board_ = std::make_unique<FixedBoard>(
-          Notice{MasterHost(), launch_.master_port,
-                 launch_.secret.empty() ? absl::StrCat("job:", launch_.job_id) : launch_.secret});
+      board_ = std::make_unique<FixedBoard>(Notice{
+          MasterHost(), launch_.master_port,
+          launch_.secret.empty() ? absl::StrCat("job:", launch_.job_id.substr(0, 200)) : ""});
       return absl::OkStatus();
     }
     if (launch_.launcher == Launcher::kTorchrun || (launch_.local_known && !launch_.one_host())) {
@@ -162,7 +152,36 @@ class Rendezvous {
 
   // The master's name may be one that only other hosts can resolve.
   std::string MasterHost() const {
-    return launch_.one_host() ? "127.0.0.1" : launch_.master_address;
+    return launch_.one_host() ? LoopbackAddress() : launch_.master_address;
+  }
+
+  // What a client shows: what the notice says and what the user gave all ranks.
+  std::string Secret(const Notice& notice) const {
+    return absl::StrCat(notice.secret, launch_.secret);
+  }
+
+  // Where rank 0 listens: at the addresses by which the others come, and at no other.
+  std::vector<std::string> ListenAddresses() {
+    if (launch_.one_host() || launch_.master_address.empty()) return {LoopbackAddress()};
+    if (launch_.agent_store && !launch_.own_address.empty()) return {launch_.own_address};
+    std::vector<std::string> addresses = OwnAddressesFor(launch_.master_address);
+    if (!std::all_of(addresses.begin(), addresses.end(), IsLoopback)) return addresses;
+    // Here the master's name means this host itself. Others may know it by the same name, but
+    // another address.
+    if (!launch_.own_address.empty()) {
+      addresses.push_back(launch_.own_address);
+    } else if (launch_.local_known || !IsLoopbackEverywhere(launch_.master_address)) {
+      const std::vector<std::string> all = InterfaceAddresses();
+      addresses.insert(addresses.end(), all.begin(), all.end());
+      if (all.size() > 1) {
+        meeting_.warnings.push_back(absl::StrCat(
+            "MASTER_ADDR '", launch_.master_address, "' is a loopback address here, so rank 0's ",
+            "store listens on every interface: ", absl::StrJoin(all, ", "),
+            "; SHERD_ADDRESS names the one to use"));
+      }
+    }
+    if (addresses.empty()) addresses.push_back(LoopbackAddress());
+    return addresses;
   }
 
   absl::Status Host() {
@@ -170,9 +189,14 @@ class Rendezvous {
     notice.secret = RandomSecret();
     if (fixed()) notice = **board_->Read();
     const bool loopback = launch_.one_host() || launch_.master_address.empty();
-    TcpStoreServer::Options options{.address = loopback ? "127.0.0.1" : "0.0.0.0",
+    if (fixed() && !loopback && launch_.secret.empty()) {
+      meeting_.warnings.push_back(
+          absl::StrCat("whoever reaches ", HostPort(launch_.master_address, launch_.master_port),
+                       " and guesses the job's id can join it: set SHERD_SECRET on all ranks"));
+    }
+    TcpStoreServer::Options options{.addresses = ListenAddresses(),
                                     .port = fixed() ? launch_.master_port : 0,
-                                    .secret = notice.secret,
+                                    .secret = Secret(notice),
                                     .linger = kLinger};
     absl::StatusOr<std::unique_ptr<TcpStoreServer>> server = TcpStoreServer::Listen(options);
     // The process of an earlier attempt may be on its way out.
@@ -188,10 +212,13 @@ class Rendezvous {
     }
     server_ = *std::move(server);
     meeting_.store = server_->local();
-    notice.host = loopback ? "127.0.0.1" : OwnAddressTowardsMaster();
+    notice.host = loopback ? LoopbackAddress() : OwnAddressTowardsMaster();
     notice.port = server_->port();
-    if (absl::Status status = Claim(); !status.ok()) return status;
-    return board_->Post(notice);
+    absl::Status status = Claim();
+    if (!status.ok()) return status;
+    status = board_->Post(notice);
+    posted_ = status.ok();
+    return status;
   }
 
   // For a notice: rank 0 need not run on the master's host.
@@ -220,7 +247,7 @@ class Rendezvous {
 
   absl::Status TryNotice(const Notice& notice) {
     absl::StatusOr<std::shared_ptr<Store>> store =
-        ConnectTcpStore(notice.host, notice.port, notice.secret, std::min(kAttempt, Left()));
+        ConnectTcpStore(notice.host, notice.port, Secret(notice), std::min(kAttempt, Left()));
     if (!store.ok()) return store.status();
     meeting_.store = *std::move(store);
     return Claim();
@@ -288,7 +315,7 @@ class Rendezvous {
       meeting_.address = launch_.own_address;
       return absl::OkStatus();
     }
-    meeting_.address = "127.0.0.1";
+    meeting_.address = LoopbackAddress();
     if (launch_.one_host() || launch_.master_address.empty()) return absl::OkStatus();
     if (launch_.rank == 0) {
       // Rank 0 may know itself by a loopback name only; its guests know better.
@@ -311,6 +338,7 @@ class Rendezvous {
   const absl::Time deadline_;
   std::unique_ptr<NoticeBoard> board_;
   std::unique_ptr<TcpStoreServer> server_;  // rank 0; the meeting's store keeps it alive
+  bool posted_ = false;                     // a notice that is not ours stays where it is
   int arrival_order_ = 0;
   Meeting meeting_;
 };

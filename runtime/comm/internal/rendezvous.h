@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -17,14 +18,15 @@ struct Meeting {
   int local_rank = 0;
   int local_size = 1;
   int cpu_sharers = 1;  // ranks that may use the same CPUs as this one, itself included
+  std::vector<std::string> warnings;  // what the user should know, each a sentence
 };
 
 // Brings all ranks of a launch of several together in a store that rank 0 serves.
 //
 // The others learn its port and secret from torchrun's agent store, from a file only this user can
 // write (all ranks on one host), or know them: MASTER_ADDR, MASTER_PORT and a secret. Whoever finds
-// the store of an earlier attempt is refused there and looks again.
-// COLLECTIVE.
+// the store of an earlier attempt is refused there and looks again. Rank 0 listens on loopback
+// alone when all ranks share its host, otherwise on the addresses by which peers come. COLLECTIVE.
 // Errors: kDeadlineExceeded naming the ranks that did not arrive; kFailedPrecondition when nothing
 //   tells ranks on several hosts where to meet.
 absl::StatusOr<Meeting> Meet(const LaunchInfo& launch, absl::Duration timeout);

@@ -1,7 +1,6 @@
 #include "sherd/runtime/comm/internal/socket.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -17,27 +16,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "sherd/runtime/comm/internal/host_address.h"
 
 namespace sherd::internal {
 namespace {
 
 std::string ErrorText(int error) { return std::generic_category().message(error); }
-
-using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
-
-absl::StatusOr<Addresses> Resolve(const std::string& host, int port, int kind, int flags) {
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = kind;
-  hints.ai_flags = flags;
-  addrinfo* found = nullptr;
-  const int rc = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  if (rc != 0) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot resolve host '", host, "': ", gai_strerror(rc)));
-  }
-  return Addresses(found, &freeaddrinfo);
-}
 
 // Waits until `events` or an error is there. False when the deadline came first.
 bool PollUntil(int fd, short events, absl::Time deadline) {
@@ -60,21 +44,6 @@ absl::Status ConnectOne(int fd, const addrinfo& address, absl::Time deadline) {
   return error == 0 ? absl::OkStatus() : absl::UnavailableError(ErrorText(error));
 }
 
-std::string NumericAddress(const sockaddr_storage& address) {
-  char text[INET6_ADDRSTRLEN] = "";
-  if (address.ss_family == AF_INET) {
-    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in&>(address).sin_addr, text, sizeof(text));
-  } else if (address.ss_family == AF_INET6) {
-    const in6_addr& six = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
-    if (IN6_IS_ADDR_V4MAPPED(&six)) {
-      inet_ntop(AF_INET, six.s6_addr + 12, text, sizeof(text));
-    } else {
-      inet_ntop(AF_INET6, &six, text, sizeof(text));
-    }
-  }
-  return text;
-}
-
 }  // namespace
 
 Socket::~Socket() {
@@ -84,21 +53,24 @@ Socket::~Socket() {
 absl::StatusOr<Socket> Dial(const std::string& host, int port, absl::Time deadline) {
   absl::StatusOr<Addresses> addresses = Resolve(host, port, SOCK_STREAM, AI_NUMERICSERV);
   if (!addresses.ok()) return addresses.status();
+  int untried = 0;
+  for (const addrinfo* a = addresses->get(); a != nullptr; a = a->ai_next) ++untried;
   absl::Status last = absl::UnavailableError("no address");
-  for (const addrinfo* a = addresses->get(); a != nullptr; a = a->ai_next) {
+  for (const addrinfo* a = addresses->get(); a != nullptr; a = a->ai_next, --untried) {
     Socket socket(
         ::socket(a->ai_family, a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, a->ai_protocol));
     if (!socket) {
       last = absl::UnavailableError(ErrorText(errno));
       continue;
     }
-    last = ConnectOne(socket.fd(), *a, deadline);
+    const absl::Time now = absl::Now();
+    last = ConnectOne(socket.fd(), *a, now + (deadline - now) / untried);
     if (!last.ok()) continue;
     const int on = 1;
     setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     return socket;
   }
-  return absl::Status(last.code(), absl::StrCat("cannot connect to ", host, ":", port, ": ",
+  return absl::Status(last.code(), absl::StrCat("cannot connect to ", HostPort(host, port), ": ",
                                                 std::string(last.message())));
 }
 
@@ -110,10 +82,14 @@ absl::StatusOr<Socket> ListenOn(const std::string& address, int port) {
   Socket socket(
       ::socket(a->ai_family, a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, a->ai_protocol));
   const int on = 1;
+  // An IPv6 socket takes IPv6 alone: another one takes IPv4 where that is wanted.
+  if (socket && a->ai_family == AF_INET6) {
+    setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on));
+  }
   if (!socket || setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
       bind(socket.fd(), a->ai_addr, a->ai_addrlen) != 0 || listen(socket.fd(), 1024) != 0) {
     return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", address, ":", port, ": ", ErrorText(errno)));
+        absl::StrCat("cannot listen on ", HostPort(address, port), ": ", ErrorText(errno)));
   }
   return socket;
 }
@@ -131,22 +107,7 @@ std::string LocalAddress(const Socket& socket) {
   sockaddr_storage address{};
   socklen_t length = sizeof(address);
   if (getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &length) != 0) return "";
-  return NumericAddress(address);
-}
-
-std::string LocalAddressTowards(const std::string& host) {
-  // Connecting a datagram socket only looks up the route.
-  absl::StatusOr<Addresses> addresses = Resolve(host, 9, SOCK_DGRAM, AI_NUMERICSERV);
-  if (!addresses.ok()) return "";
-  for (const addrinfo* a = addresses->get(); a != nullptr; a = a->ai_next) {
-    Socket socket(::socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol));
-    if (socket && connect(socket.fd(), a->ai_addr, a->ai_addrlen) == 0) return LocalAddress(socket);
-  }
-  return "";
-}
-
-bool IsLoopback(std::string_view address) {
-  return address.substr(0, 4) == "127." || address == "::1";
+  return NumericAddress(reinterpret_cast<const sockaddr*>(&address), length);
 }
 
 absl::Status SendAll(const Socket& socket, std::string_view bytes, absl::Time deadline) {

@@ -33,7 +33,8 @@ class Socket {
   int fd_ = -1;
 };
 
-// Connects to the first address of `host` that answers, IPv4 or IPv6.
+// Connects to the first address of `host` that answers, IPv4 or IPv6. One that does not answer at
+// all uses up its share of the time left, not all of it.
 // Errors: kUnavailable with the reasons of all addresses; kDeadlineExceeded.
 absl::StatusOr<Socket> Dial(const std::string& host, int port, absl::Time deadline);
 
@@ -44,9 +45,6 @@ absl::StatusOr<Socket> ListenOn(const std::string& address, int port);
 int LocalPort(const Socket& socket);
 // The numeric address of this end of a connection, "" when unknown.
 std::string LocalAddress(const Socket& socket);
-// The address from which this host would reach `host`, "" when that has none. Sends nothing.
-std::string LocalAddressTowards(const std::string& host);
-bool IsLoopback(std::string_view address);
 
 // Send or receive all the bytes. SIGPIPE is never raised.
 // Errors: kUnavailable when the connection ended, kDeadlineExceeded.
