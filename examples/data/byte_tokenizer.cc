@@ -27,7 +27,7 @@ absl::StatusOr<std::string> DecodeBytes(std::span<const int64_t> tokens) {
 }
 
 absl::StatusOr<TextFile> TextFile::Open(const std::string& name) {
-  absl::StatusOr<MappedFile> file = MappedFile::Open("text file", name);
+  absl::StatusOr<sherd::MappedFile> file = sherd::MappedFile::Open("text file", name);
   if (!file.ok()) return file.status();
   return TextFile(*std::move(file));
 }

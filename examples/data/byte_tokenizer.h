@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "data/documents.h"
-#include "data/mapped_file.h"
+#include "sherd/runtime/io/mapped_file.h"
 
 namespace data {
 
@@ -36,10 +36,10 @@ class TextFile : public Documents {
   void Copy(int64_t begin, std::span<int64_t> out) const override;
 
  private:
-  explicit TextFile(MappedFile file)
+  explicit TextFile(sherd::MappedFile file)
       : file_(std::move(file)), bounds_{0, static_cast<int64_t>(file_.bytes().size())} {}
 
-  MappedFile file_;
+  sherd::MappedFile file_;
   std::vector<int64_t> bounds_;
 };
 

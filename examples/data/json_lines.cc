@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "data/documents.h"
-#include "data/mapped_file.h"
+#include "sherd/runtime/io/mapped_file.h"
 
 namespace data {
 namespace {
@@ -52,21 +52,21 @@ absl::StatusOr<Sample> SampleOf(const JsonLine& line, int64_t vocabulary) {
 
 }  // namespace
 
-JsonLine::JsonLine(std::string file, int64_t line, JsonObject object)
+JsonLine::JsonLine(std::string file, int64_t line, sherd::JsonObject object)
     : file_(std::move(file)), line_(line), object_(std::move(object)) {}
 
 absl::Status JsonLine::Error(const std::string& why) const {
   return absl::InvalidArgumentError(absl::StrCat(file_, ":", line_, ": ", why));
 }
 
-absl::StatusOr<const Json*> JsonLine::Find(const std::string& key) const {
+absl::StatusOr<const sherd::Json*> JsonLine::Find(const std::string& key) const {
   const auto found = object_.find(key);
   if (found == object_.end()) return Error(absl::StrCat("key \"", key, "\" is missing"));
   return &found->second;
 }
 
 absl::StatusOr<std::string> JsonLine::Text(const std::string& key) const {
-  const absl::StatusOr<const Json*> json = Find(key);
+  const absl::StatusOr<const sherd::Json*> json = Find(key);
   if (!json.ok()) return json.status();
   const auto* const text = std::get_if<std::string>(&(*json)->value);
   if (text == nullptr) {
@@ -76,15 +76,15 @@ absl::StatusOr<std::string> JsonLine::Text(const std::string& key) const {
 }
 
 absl::StatusOr<std::vector<int64_t>> JsonLine::Integers(const std::string& key) const {
-  const absl::StatusOr<const Json*> json = Find(key);
+  const absl::StatusOr<const sherd::Json*> json = Find(key);
   if (!json.ok()) return json.status();
-  const auto* const array = std::get_if<JsonArray>(&(*json)->value);
+  const auto* const array = std::get_if<sherd::JsonArray>(&(*json)->value);
   if (array == nullptr) {
     return Error(absl::StrCat("\"", key, "\" is ", (*json)->kind(), ", not an array"));
   }
   std::vector<int64_t> integers;
   integers.reserve(array->size());
-  for (const Json& element : *array) {
+  for (const sherd::Json& element : *array) {
     const auto* const integer = std::get_if<int64_t>(&element.value);
     if (integer == nullptr) {
       return Error(absl::StrCat("\"", key, "\"[", integers.size(), "] is ", element.kind(),
@@ -96,7 +96,7 @@ absl::StatusOr<std::vector<int64_t>> JsonLine::Integers(const std::string& key) 
 }
 
 absl::StatusOr<std::vector<JsonLine>> ReadJsonLines(const std::string& file) {
-  const absl::StatusOr<MappedFile> mapped = MappedFile::Open("JSON-lines file", file);
+  const absl::StatusOr<sherd::MappedFile> mapped = sherd::MappedFile::Open("JSON-lines file", file);
   if (!mapped.ok()) return mapped.status();
   std::vector<JsonLine> lines;
   std::string_view rest = mapped->text();
@@ -105,9 +105,9 @@ absl::StatusOr<std::vector<JsonLine>> ReadJsonLines(const std::string& file) {
     const std::string_view line = rest.substr(0, end);
     rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    absl::StatusOr<Json> json = ParseJson(line);
+    absl::StatusOr<sherd::Json> json = sherd::ParseJson(line);
     if (!json.ok()) return JsonLine(file, number, {}).Error(std::string(json.status().message()));
-    auto* const object = std::get_if<JsonObject>(&json->value);
+    auto* const object = std::get_if<sherd::JsonObject>(&json->value);
     if (object == nullptr) {
       return JsonLine(file, number, {}).Error(absl::StrCat("is ", json->kind(), ", not an object"));
     }

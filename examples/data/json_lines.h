@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "data/json.h"
+#include "sherd/runtime/io/json.h"
 
 namespace data {
 
@@ -15,10 +15,10 @@ namespace data {
 class JsonLine {
  public:
   // Lines count from 1.
-  JsonLine(std::string file, int64_t line, JsonObject object);
+  JsonLine(std::string file, int64_t line, sherd::JsonObject object);
 
   bool Has(const std::string& key) const { return object_.contains(key); }
-  const JsonObject& object() const { return object_; }
+  const sherd::JsonObject& object() const { return object_; }
   int64_t number() const { return line_; }
 
   // The string at `key`. Errors: kInvalidArgument when the key is missing or no string.
@@ -30,11 +30,11 @@ class JsonLine {
   absl::Status Error(const std::string& why) const;
 
  private:
-  absl::StatusOr<const Json*> Find(const std::string& key) const;
+  absl::StatusOr<const sherd::Json*> Find(const std::string& key) const;
 
   std::string file_;
   int64_t line_;
-  JsonObject object_;
+  sherd::JsonObject object_;
 };
 
 // Reads a file of one JSON object a line; blank lines are passed over.

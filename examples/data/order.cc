@@ -63,17 +63,17 @@ std::string Order::Save(Cursor at) const {
 }
 
 absl::StatusOr<Cursor> Order::Restore(const std::string& state) const {
-  absl::StatusOr<Json> json = ParseJson(state);
+  absl::StatusOr<sherd::Json> json = sherd::ParseJson(state);
   if (!json.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat("state of an order: ", std::string(json.status().message())));
   }
-  const auto* const object = std::get_if<JsonObject>(&json->value);
+  const auto* const object = std::get_if<sherd::JsonObject>(&json->value);
   int64_t samples = 0;
   Cursor at;
   for (const auto& [key, out] : {std::pair("epoch", &at.epoch), std::pair("position", &at.position),
                                  std::pair("samples", &samples)}) {
-    const auto found = object == nullptr ? JsonObject::const_iterator() : object->find(key);
+    const auto found = object == nullptr ? sherd::JsonObject::const_iterator() : object->find(key);
     const bool there = object != nullptr && found != object->end();
     const auto* const integer = there ? std::get_if<int64_t>(&found->second.value) : nullptr;
     if (integer == nullptr || *integer < 0) {

@@ -29,7 +29,7 @@ std::string IndexName(const std::string& name) {
   return std::filesystem::path(name).replace_extension(".idx").string();
 }
 
-TokenFormat Detect(const MappedFile& file) {
+TokenFormat Detect(const sherd::MappedFile& file) {
   std::error_code error;
   if (std::filesystem::exists(IndexName(file.name()), error)) return TokenFormat::kMegatron;
   if (file.bytes().size() < static_cast<size_t>(kLlmCHeaderBytes)) return TokenFormat::kRaw16;
@@ -41,7 +41,7 @@ TokenFormat Detect(const MappedFile& file) {
 
 absl::StatusOr<TokenFile> TokenFile::Open(const std::string& name, int64_t vocabulary,
                                           TokenFormat format, std::optional<int64_t> end) {
-  absl::StatusOr<MappedFile> mapped = MappedFile::Open("token file", name);
+  absl::StatusOr<sherd::MappedFile> mapped = sherd::MappedFile::Open("token file", name);
   if (!mapped.ok()) return mapped.status();
   TokenFile file(*std::move(mapped));
   if (format == TokenFormat::kDetect) format = Detect(file.file_);
@@ -108,7 +108,7 @@ absl::Status TokenFile::ReadLlmCHeader() {
 }
 
 absl::Status TokenFile::ReadIndex(const std::string& name) {
-  const absl::StatusOr<MappedFile> index = MappedFile::Open("token index", name);
+  const absl::StatusOr<sherd::MappedFile> index = sherd::MappedFile::Open("token index", name);
   if (!index.ok()) return index.status();
   const std::span<const uint8_t> bytes = index->bytes();
   const auto size = static_cast<int64_t>(bytes.size());

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "data/documents.h"
-#include "data/mapped_file.h"
+#include "sherd/runtime/io/mapped_file.h"
 
 namespace data {
 
@@ -41,13 +41,13 @@ class TokenFile : public Documents {
   int64_t At(int64_t i) const;
 
  private:
-  explicit TokenFile(MappedFile file) : file_(std::move(file)) {}
+  explicit TokenFile(sherd::MappedFile file) : file_(std::move(file)) {}
   absl::Status ReadLlmCHeader();
   absl::Status ReadIndex(const std::string& name);
   absl::Status SetWidth(int64_t header_bytes, int width_bytes, bool is_signed);
   absl::Status CheckTokens(int64_t vocabulary, std::optional<int64_t> end);
 
-  MappedFile file_;
+  sherd::MappedFile file_;
   int64_t header_bytes_ = 0;
   int width_bytes_ = 2;
   bool is_signed_ = false;

@@ -122,18 +122,18 @@ TEST(JsonTest, RefusesWhatIsNoJson) {
                            "1 1",
                            "\xEF\xBB\xBF"
                            "1"}) {
-    EXPECT_FALSE(ParseJson(text).ok()) << text;
+    EXPECT_FALSE(sherd::ParseJson(text).ok()) << text;
   }
-  EXPECT_FALSE(ParseJson(std::string(100000, '[')).ok());
-  EXPECT_TRUE(ParseJson(std::string(64, '[') + std::string(64, ']')).ok());
-  EXPECT_FALSE(ParseJson(std::string(65, '[') + std::string(65, ']')).ok());
+  EXPECT_FALSE(sherd::ParseJson(std::string(100000, '[')).ok());
+  EXPECT_TRUE(sherd::ParseJson(std::string(64, '[') + std::string(64, ']')).ok());
+  EXPECT_FALSE(sherd::ParseJson(std::string(65, '[') + std::string(65, ']')).ok());
 }
 
 TEST(JsonTest, ReadsNumbers) {
-  EXPECT_EQ(std::get<int64_t>(ParseJson(" -9223372036854775808 ")->value), INT64_MIN);
-  EXPECT_EQ(std::get<double>(ParseJson("-0.25e1")->value), -2.5);
-  EXPECT_EQ(std::get<int64_t>(ParseJson("0")->value), 0);
-  EXPECT_EQ(ParseJson("[false]")->kind(), "an array");
+  EXPECT_EQ(std::get<int64_t>(sherd::ParseJson(" -9223372036854775808 ")->value), INT64_MIN);
+  EXPECT_EQ(std::get<double>(sherd::ParseJson("-0.25e1")->value), -2.5);
+  EXPECT_EQ(std::get<int64_t>(sherd::ParseJson("0")->value), 0);
+  EXPECT_EQ(sherd::ParseJson("[false]")->kind(), "an array");
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace data {
+namespace sherd {
 
 // A file's bytes, mapped for reading: pages come from the disk when they are touched, and ranks of
 // one machine share them.
@@ -41,4 +41,4 @@ class MappedFile {
   std::span<const uint8_t> bytes_;
 };
 
-}  // namespace data
+}  // namespace sherd

@@ -1,4 +1,4 @@
-#include "data/mapped_file.h"
+#include "sherd/runtime/io/mapped_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
-namespace data {
+namespace sherd {
 
 MappedFile::MappedFile(std::string name, std::span<const uint8_t> bytes)
     : name_(std::move(name)), bytes_(bytes) {}
@@ -63,4 +63,4 @@ absl::StatusOr<MappedFile> MappedFile::Open(const std::string& what, const std::
   return MappedFile(name, {static_cast<const uint8_t*>(address), size});
 }
 
-}  // namespace data
+}  // namespace sherd

@@ -1,4 +1,4 @@
-#include "data/json.h"
+#include "sherd/runtime/io/json.h"
 
 #include <cstdio>
 #include <optional>
@@ -8,7 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
-namespace data {
+namespace sherd {
 namespace {
 
 constexpr int kMostNested = 64;
@@ -232,6 +232,20 @@ const char* Json::kind() const {
 
 absl::StatusOr<Json> ParseJson(std::string_view text) { return Parser(text).Parse(); }
 
+std::string QuoteJson(std::string_view text) {
+  constexpr std::string_view kHex = "0123456789abcdef";
+  std::string quoted = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') quoted.push_back('\\');
+    if (static_cast<uint8_t>(c) >= 0x20) {
+      quoted.push_back(c);
+    } else {
+      quoted += {'\\', 'u', '0', '0', kHex[static_cast<uint8_t>(c) >> 4], kHex[c & 0xF]};
+    }
+  }
+  return quoted + "\"";
+}
+
 size_t ValidUtf8Bytes(std::string_view text) {
   size_t at = 0;
   while (at < text.size()) {
@@ -242,4 +256,4 @@ size_t ValidUtf8Bytes(std::string_view text) {
   return at;
 }
 
-}  // namespace data
+}  // namespace sherd
