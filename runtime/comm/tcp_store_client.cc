@@ -146,9 +146,10 @@ absl::StatusOr<std::shared_ptr<Store>> ConnectTcpStore(const std::string& host, 
     }
     if (absl::IsPermissionDenied(socket.status())) return socket.status();
     if (absl::Now() >= deadline) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          "no store answered at ", internal::HostPort(host, port), " within ",
-          absl::FormatDuration(timeout), ": ", std::string(socket.status().message())));
+      return absl::DeadlineExceededError(
+          absl::StrCat("no store answered at ", internal::HostPort(host, port), " within ",
+                       absl::FormatDuration(absl::Trunc(timeout, absl::Milliseconds(1))), ": ",
+                       std::string(socket.status().message())));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }

@@ -2,11 +2,12 @@
 //
 //   sum        adds up the ranks, prints one line "rank R of W (local L of M): sum S", ends with 0
 //   meet       as sum, but waits for the others for 3 s only
+//   big        as sum, after adding up 4 MiB that differ by rank and element
+//   threads N  as sum, with N threads
 //   loop       reduces for ever; prints an error's text and ends with 3
 //   throw R    as loop, but rank R throws after a while
 //   retry      under torchrun: rank 1 of the first attempt ends with 7 after the ranks have met;
-//   later
-//              attempts are as sum
+//              later attempts are as sum
 //   stop R     as loop, but rank R does not call any more after a while, with a deadline of 2 s
 #include <unistd.h>
 
@@ -45,10 +46,26 @@ void ReduceForEver(World& world, const std::string& mode, int chosen) {
   }
 }
 
+// Small whole numbers: their sum is exact in any order.
+void CheckLargeSum(World& world) {
+  std::vector<float> data(size_t{1} << 20);
+  for (size_t i = 0; i < data.size(); ++i) {
+    data[i] = static_cast<float>((i % 1000) * static_cast<size_t>(world.rank() + 1));
+  }
+  world.group().AllReduce(data.data(), static_cast<int64_t>(data.size()), sherd::DType::kF32);
+  const size_t factor = static_cast<size_t>(world.size() * (world.size() + 1) / 2);
+  for (size_t i = 0; i < data.size(); ++i) {
+    if (data[i] != static_cast<float>((i % 1000) * factor)) {
+      throw std::runtime_error("element " + std::to_string(i) + " has a wrong sum");
+    }
+  }
+}
+
 int Run(const std::string& mode, int chosen) {
   sherd::WorldOptions options{.rendezvous_timeout = absl::Seconds(20),
                               .log = sherd::StderrLogSink()};
   if (mode == "meet") options.rendezvous_timeout = absl::Seconds(3);
+  if (mode == "threads") options.threads = chosen;
   if (mode == "stop") options.collective_timeout = absl::Seconds(2);
   absl::StatusOr<World> world = World::FromEnvironment(options);
   if (!world.ok()) {
@@ -61,7 +78,8 @@ int Run(const std::string& mode, int chosen) {
     if (world->rank() == 1) std::_Exit(7);
     ReduceForEver(*world, mode, -1);
   }
-  if (mode == "sum" || mode == "meet" || mode == "retry") {
+  if (mode == "big") CheckLargeSum(*world);
+  if (mode != "loop" && mode != "throw" && mode != "stop") {
     PrintSum(*world);
     return world->Finish().ok() ? 0 : 4;
   }

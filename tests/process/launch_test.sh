@@ -3,20 +3,8 @@
 # Prints one line PASS, FAIL or SKIP per check; ends with 0 if none failed.
 set -u
 probe=$(readlink -f "${1:?usage: launch_test.sh <launch_probe>}")
-work=$(mktemp -d) || exit 1
-export TMPDIR=$work
-failed=0
-children=''
-cleanup() {
-  # shellcheck disable=SC2086
-  [ -z "$children" ] || kill -9 $children 2> /dev/null
-  rm -rf "$work"
-}
-trap cleanup EXIT
-
-pass() { echo "PASS $1"; }
-fail() { echo "FAIL $1: $2"; sed 's/^/  | /' "$3" | head -40; failed=1; }
-skip() { echo "SKIP $1: $2"; }
+# shellcheck source=tests/process/launch_lib.sh
+. "$(dirname "${BASH_SOURCE[0]}")/launch_lib.sh"
 
 # expect_ranks <what> <W> <output>: every rank once, with the right sum.
 expect_ranks() {
@@ -29,20 +17,6 @@ expect_ranks() {
   done
   pass "$1"
 }
-
-free_port() {
-  local port
-  for ((port = 20000 + RANDOM % 10000; ; ++port)); do
-    (exec 3<> "/dev/tcp/127.0.0.1/$port") 2> /dev/null || break
-  done
-  echo "$port"
-}
-
-mpi=(timeout -k 5 60 mpirun --oversubscribe --bind-to none)
-[ "$(id -u)" != 0 ] || mpi+=(--allow-run-as-root)
-torch=(timeout -k 5 90 torchrun --no_python --monitor_interval 0.1)
-# Debian's torchrun fails without a map of outputs; this one concerns no rank.
-torch+=(-r 9:1 -t 9:1)
 
 check_alone() {
   timeout 30 "$probe" sum > "$work/alone" 2>&1
@@ -76,9 +50,7 @@ by_hand() {
   local rank=$1 size=$2
   shift 2
   RANK=$rank WORLD_SIZE=$size LOCAL_RANK=$rank LOCAL_WORLD_SIZE=$size MASTER_ADDR=127.0.0.1 \
-    MASTER_PORT=$port timeout -s KILL 60 "$probe" "$@" > "$work/rank$rank" 2>&1 &
-  pids[rank]=$!
-  children="$children $!"
+    MASTER_PORT=$port start "$rank" "$probe" "$@"
 }
 
 running_process() {
@@ -149,38 +121,6 @@ check_missing() {
   pass "$what"
 }
 
-# Two hosts: two network namespaces with a cable between them.
-check_hosts() {
-  local what='two hosts' a="sherd-a-$$" b="sherd-b-$$" r ns
-  if ! ip netns add "$a" 2> /dev/null; then skip "$what" 'network namespaces cannot be made here'; return; fi
-  # A container may make them and yet not enter them.
-  if ! ip netns exec "$a" true 2> /dev/null; then
-    ip netns del "$a"
-    skip "$what" 'network namespaces cannot be entered here'
-    return
-  fi
-  ip netns add "$b" && ip link add veth-a netns "$a" type veth peer name veth-b netns "$b" &&
-    ip -n "$a" addr add 10.77.0.1/24 dev veth-a && ip -n "$b" addr add 10.77.0.2/24 dev veth-b &&
-    ip -n "$a" link set veth-a up && ip -n "$b" link set veth-b up &&
-    ip -n "$a" link set lo up && ip -n "$b" link set lo up
-  for r in 0 1 2 3; do
-    ns=$a
-    [ $r -lt 2 ] || ns=$b
-    RANK=$r WORLD_SIZE=4 LOCAL_RANK=$((r % 2)) LOCAL_WORLD_SIZE=2 MASTER_ADDR=10.77.0.1 MASTER_PORT=29400 \
-      timeout -s KILL 60 ip netns exec "$ns" "$probe" sum > "$work/host$r" 2>&1 &
-    pids[r]=$!
-    children="$children $!"
-  done
-  for r in 0 1 2 3; do wait "${pids[r]}"; done
-  ip netns del "$a"
-  ip netns del "$b"
-  for r in 0 1 2 3; do
-    grep -q "^rank $r of 4 (local $((r % 2)) of 2): sum 6$" "$work/host$r" || { fail "$what" "rank $r did not print its sum" "$work/host$r"; return; }
-  done
-  pass "$what"
-}
-
-pids=()
 check_alone
 check_mpirun
 check_torchrun
@@ -188,5 +128,4 @@ check_kill
 check_exception
 check_stopped
 check_missing
-check_hosts
 exit $failed

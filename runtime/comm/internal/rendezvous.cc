@@ -230,13 +230,17 @@ class Rendezvous {
 
   absl::Status Find() {
     std::string reason = "it has not said where it listens";
+    bool refused = false;
     while (absl::Now() < deadline_) {
       absl::StatusOr<std::optional<Notice>> notice = board_->Read();
       if (!notice.ok()) return notice.status();
       if (notice->has_value()) {
         absl::Status status = TryNotice(**notice);
         if (status.ok()) return status;
-        reason = std::string(status.message());
+        // A refusal says more than that rank 0, whose deadline has passed as well, is gone.
+        const bool refusal = !absl::IsDeadlineExceeded(status);
+        if (refusal || !refused) reason = std::string(status.message());
+        refused = refused || refusal;
       }
       absl::SleepFor(kRetry);
     }
