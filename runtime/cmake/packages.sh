@@ -13,7 +13,7 @@ sherd_packages() {
       run) echo openmpi-bin openssh-client bible-kjv ;;
       test) echo git libgtest-dev python3 clang clang-tidy clang-format valgrind iproute2 ;;
       # Not in every release: what needs them is skipped with a reason where they are absent.
-      optional) echo python3-torch ;;
+      optional) echo python3-torch libclang-rt-dev ;;
       *) echo "sherd_packages: no list '$use'" >&2; return 2 ;;
     esac
   done | tr ' ' '\n'

@@ -1,3 +1,5 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2034,SC2154
 # What the launch tests share: verdicts, launchers' command lines, and two hosts made of network
 # namespaces. Sourced, with $probe set; makes $work and removes it at the end.
 work=$(mktemp -d) || exit 1

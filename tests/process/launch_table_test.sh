@@ -53,15 +53,14 @@ rank() {
     MASTER_PORT=29400 SHERD_SECRET=table "$@" "$probe" "$mode"
 }
 
+# Of four ranks, two are on each host.
+host_of() { if [ "$1" -lt 2 ]; then echo a; else echo b; fi; }
+
 # four <case> <mode> [VARIABLE=value...]: two ranks on each host.
 four() {
-  local what=$1 mode=$2 r host
+  local what=$1 mode=$2 r
   shift 2
-  for r in 0 1 2 3; do
-    host=a
-    [ $r -lt 2 ] || host=b
-    rank $r 4 $host "$mode" "$@"
-  done
+  for r in 0 1 2 3; do rank $r 4 "$(host_of $r)" "$mode" "$@"; done
   finish 0 1 2 3
   connected "$what" 4 rank0 rank1 rank2 rank3
 }
@@ -90,12 +89,12 @@ hosts_with_number_and_name() {
 
 hosts_with_out_of_step() {
   local r
-  for r in 0 1 2; do rank $r 4 $([ $r -lt 2 ] && echo a || echo b) sum MASTER_ADDR=10.77.0.1; done
+  for r in 0 1 2; do rank $r 4 "$(host_of $r)" sum MASTER_ADDR=10.77.0.1; done
   sleep 3
   rank 3 4 b sum MASTER_ADDR=10.77.0.1
   finish 0 1 2 3
   connected 'two hosts, a peer that comes 3 s late' 4 rank0 rank1 rank2 rank3
-  for r in 1 2 3; do rank $r 4 $([ $r -lt 2 ] && echo a || echo b) sum MASTER_ADDR=10.77.0.1; done
+  for r in 1 2 3; do rank $r 4 "$(host_of $r)" sum MASTER_ADDR=10.77.0.1; done
   sleep 3
   rank 0 4 a sum MASTER_ADDR=10.77.0.1
   finish 0 1 2 3
@@ -150,13 +149,13 @@ hosts_with_launchers() {
   if ! command -v torchrun > /dev/null; then skip 'two torchrun agents' 'torchrun is not installed'; return; fi
   local r
   for r in 0 1; do
-    start $r "$work/on" $([ $r = 0 ] && echo a || echo b) "${torch[@]}" --nnodes 2 --node_rank $r --nproc_per_node 2 \
+    start $r "$work/on" "$(host_of $((2 * r)))" "${torch[@]}" --nnodes 2 --node_rank $r --nproc_per_node 2 \
       --master_addr 10.77.0.1 --master_port 29500 "$probe" sum
   done
   finish 0 1
   connected 'two torchrun agents, static' 4 rank0 rank1
   for r in 0 1; do
-    start $r "$work/on" $([ $r = 0 ] && echo a || echo b) env SHERD_SECRET=c10d "${torch[@]}" --nnodes 2 --nproc_per_node 2 \
+    start $r "$work/on" "$(host_of $((2 * r)))" env SHERD_SECRET=c10d "${torch[@]}" --nnodes 2 --nproc_per_node 2 \
       --rdzv_backend c10d --rdzv_endpoint hosta:29501 --rdzv_id table "$probe" sum
   done
   finish 0 1
@@ -219,7 +218,8 @@ ompi() {
 check_leftovers() {
   local what='leftover files of an earlier job'
   ompi 0 sum leftover
-  local file="$work/sherd-$(id -u)/leftover" tries
+  local file tries
+  file="$work/sherd-$(id -u)/leftover"
   for ((tries = 0; tries < 100; ++tries)); do [ -e "$file" ] && break; sleep 0.05; done
   pkill -9 -P "${pids[0]}"
   finish 0
