@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "llm/agree.h"
 #include "llm/bigram.h"
 #include "llm/dataset.h"
 #include "llm/escape.h"
@@ -24,6 +23,7 @@
 #include "llm/summary.h"
 #include "llm/training.h"
 #include "sherd/runtime/base/error.h"
+#include "sherd/runtime/comm/agree.h"
 #include "sherd/runtime/comm/launch.h"
 #include "sherd/runtime/comm/world.h"
 
@@ -104,10 +104,11 @@ class Output {
 absl::Status Run(const Options& options, const sherd::LaunchInfo& launch, sherd::World& world) {
   const bool speaks = world.rank() == 0;
   const absl::StatusOr<Dataset> data = Dataset::Open(options);
-  if (absl::Status status = AgreeOn(world, data.status()); !status.ok()) return status;
+  if (absl::Status status = sherd::AgreeOn(world.group(), data.status()); !status.ok())
+    return status;
   Output output;
   const absl::Status opened = speaks ? output.Open(options, launch) : absl::OkStatus();
-  if (absl::Status status = AgreeOn(world, opened); !status.ok()) return status;
+  if (absl::Status status = sherd::AgreeOn(world.group(), opened); !status.ok()) return status;
   if (speaks) {
     std::printf("%s\n", Announcement(options, launch, *data).c_str());
     std::fflush(stdout);
@@ -118,7 +119,7 @@ absl::Status Run(const Options& options, const sherd::LaunchInfo& launch, sherd:
   if (!result.ok()) return result.status();
   const absl::Status closed =
       speaks ? output.Close(options, launch, *data, *result) : absl::OkStatus();
-  return AgreeOn(world, closed);
+  return sherd::AgreeOn(world.group(), closed);
 }
 
 int Main(std::span<const char* const> arguments) {

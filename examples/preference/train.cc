@@ -8,9 +8,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "llm/agree.h"
 #include "preference/training.h"
 #include "sherd/runtime/base/error.h"
+#include "sherd/runtime/comm/agree.h"
 
 namespace preference {
 namespace {
@@ -141,7 +141,7 @@ absl::Status Run(const Options& options, int rank, sherd::World* world, std::spa
                  std::span<const Pair> held_out) {
   Output output(options);
   const absl::Status opened = rank == 0 ? output.Open() : absl::OkStatus();
-  if (absl::Status agreed = llm::AgreeOn(*world, opened); !agreed.ok()) return agreed;
+  if (absl::Status agreed = sherd::AgreeOn(world->group(), opened); !agreed.ok()) return agreed;
   Train(options, *world, pairs, held_out, [&](const Record& record) {
     if (rank == 0) output.Add(record);
   });
