@@ -65,6 +65,12 @@ CASES = {
          {"shard/a.cc": "void F() { std::abort(); }\n"}, {"shard/a.cc": "std::mt19937 engine;\n"}],
         [{"shard/a.cc": '// absl::Mutex\nconst char* s = "std::cout";\nvoid F() { std::fprintf(stderr, "x"); }\n',
           "examples/a.cc": 'int main() { printf("x"); }\n'}]),
+    "environment_is_read_in_one_place": (
+        [{"shard/a.cc": 'const char* F() { return std::getenv("HOME"); }\n'},
+         {"runtime/base/a.cc": "extern char** environ;\n"},
+         {"runtime/comm/launch.cc": 'v.Text("SHERD_NEW");\n', "runtime/comm/README.md": "| SHERD_OLD | |\n"}],
+        [{"runtime/comm/launch.cc": 'get(std::getenv("SHERD_OLD"));\n', "runtime/comm/README.md": "| SHERD_OLD | |\n"},
+         {"shard/a.cc": "// getenv(name) is for others\n", "tests/a.cc": 'getenv("HOME");\n'}]),
     "mutable_globals": (
         [{"shard/a.cc": "int F() {\n  static int calls = 0;\n  return ++calls;\n}\n"},
          {"shard/a.cc": "  static std::map<int, int> cache;\n"}],

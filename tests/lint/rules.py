@@ -169,6 +169,23 @@ def banned_names(tree):
                 yield "%s:%d" % (name, line), why
 
 
+# Where the environment is read: the launch, and the instruction set. runtime/comm/README.md lists the variables.
+ENVIRONMENT = {"runtime/comm/launch.cc", "runtime/cpu/isa.cc"}
+
+
+@rule
+def environment_is_read_in_one_place(tree):
+    for name in tree.code(*LAYERS):
+        if name not in ENVIRONMENT:
+            for line in tree.matches(name, r"\b(secure_)?getenv\s*\(|\benviron\b"):
+                yield "%s:%d" % (name, line), "the environment is read by ParseLaunch; take what it found"
+    documented = tree.text("runtime/comm/README.md") if "runtime/comm/README.md" in tree.files else ""
+    for name in sorted(ENVIRONMENT & set(tree.files)):
+        for variable in sorted(set(re.findall(r'"([A-Z][A-Z0-9]*_[A-Z0-9_]+|RANK|TMPDIR)"', tree.text(name)))):
+            if not re.search(r"\b%s\b" % variable, documented):
+                yield name, variable + " is not in the tables of runtime/comm/README.md"
+
+
 @rule
 def mutable_globals(tree):
     """Statics inside functions and classes; those of namespaces are clang-tidy's."""

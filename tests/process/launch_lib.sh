@@ -74,10 +74,13 @@ make_hosts() {
     for address in $addresses; do
       # No wait for duplicates of an IPv6 address: there is nobody else on the cable.
       case $address in *:*) address="$address nodad" ;; esac
+      reason="a host here cannot have the address $address"
       # shellcheck disable=SC2086
-      ip -n "$ns" addr add $address dev "veth-$side"
+      ip -n "$ns" addr add $address dev "veth-$side" 2> /dev/null || return 1
     done
     printf '127.0.0.1 localhost\n::1 localhost\n' > "$work/hosts-$side"
+    reason='a host cannot have a name and an /etc/hosts of its own here'
+    "$work/on" "$side" true 2> /dev/null || return 1
   done
 }
 

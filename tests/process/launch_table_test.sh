@@ -132,6 +132,40 @@ s.bind(("10.77.0.1",29400)); s.listen(); time.sleep(float(sys.argv[1]))'
   refused 'several hosts, neither master nor port' 'set MASTER_ADDR and MASTER_PORT on all of them' rank0
 }
 
+# As where one network is for talking and one for work.
+hosts_with_two_networks() {
+  local found what='two networks'
+  printf '127.0.0.1 localhost\n127.0.1.1 hosta\n' > "$work/hosts-a"
+  printf '127.0.0.1 localhost\n10.77.0.1 hosta\n' > "$work/hosts-b"
+  four "$what, where the name is 127.0.1.1 on its own host" sum MASTER_ADDR=hosta
+  warned '  ... where rank 0 listens on both, and warns' '10.77.0.1, 10.88.0.1; SHERD_ADDRESS names the one to use' rank0
+  rank 0 4 a meet MASTER_ADDR=hosta SHERD_ADDRESS=10.88.0.1
+  sleep 1
+  found=$(listening)
+  finish 0
+  if [ "$found" = '10.88.0.1:29400 127.0.1.1:29400' ]; then
+    row "  ... unless SHERD_ADDRESS says where" "$found"
+  else
+    fail "$what: SHERD_ADDRESS" "rank 0 listens on $found" "$work/rank0"
+  fi
+  rank 0 2 a loop MASTER_ADDR=10.77.0.1 LOCAL_WORLD_SIZE=1 SHERD_ADDRESS=10.88.0.1
+  rank 1 2 b loop MASTER_ADDR=10.77.0.1 LOCAL_WORLD_SIZE=1 LOCAL_RANK=0 SHERD_ADDRESS=10.88.0.2
+  local tries
+  for ((tries = 0; tries < 200; ++tries)); do
+    grep -q 'runs as process' "$work/rank1" && break
+    sleep 0.05
+  done
+  # Gloo has one connection for each pair of ranks.
+  found=$(ip netns exec "$ns_a" ss -Htn state established | awk '{print $3}' | sed 's/:.*//' | sort | uniq -c | xargs)
+  pkill -9 -P "${pids[0]}"
+  pkill -9 -P "${pids[1]}"
+  finish 0 1
+  case $found in
+    *' 10.88.0.1') row "$what, met in one, SHERD_ADDRESS in the other" 'connected' ;;
+    *) fail "$what: SHERD_ADDRESS" "connections at $found" "$work/rank0" ;;
+  esac
+}
+
 # A launcher's agents on two hosts, without ssh: a script that enters the host.
 hosts_with_launchers() {
   printf '127.0.0.1 localhost\n10.77.0.1 hosta\n10.77.0.2 hostb\n' | tee "$work/hosts-a" > "$work/hosts-b"
@@ -192,10 +226,11 @@ hosts_with_ipv6() {
 
 check_hosts() {
   local what
-  for what in number_and_name out_of_step launchers slow_link ipv6; do
+  for what in number_and_name out_of_step two_networks launchers slow_link ipv6; do
     local a=10.77.0.1/24 b=10.77.0.2/24 mtu=1500
     [ $what != ipv6 ] || { a=fd77::1/64; b=fd77::2/64; }
     [ $what != slow_link ] || mtu=1280
+    [ $what != two_networks ] || { a="$a 10.88.0.1/24"; b="$b 10.88.0.2/24"; }
     if ! make_hosts "$a" "$b" "$mtu"; then skip "two hosts: $what" "$reason"; continue; fi
     "hosts_with_$what"
   done

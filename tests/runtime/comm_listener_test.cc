@@ -140,21 +140,34 @@ TEST(Listener, AJobOfSeveralHostsWithoutASecretIsWarnedAbout) {
   EXPECT_NE(warnings[0].find("set SHERD_SECRET"), std::string::npos) << warnings[0];
 }
 
-TEST(Listener, RanksWithAnotherSecretDoNotJoin) {
-  TwoHosts job("127.0.0.1", kSecret);
-  job.launches[1].secret = "another";
+// Both ranks give up after a second.
+void ExpectNoMeeting(LaunchInfo (&launches)[2]) {
+  const WorldOptions options{.threads = 1, .rendezvous_timeout = absl::Seconds(1)};
   absl::Status status[2];
-  std::thread other([&] {
-    status[1] =
-        World::FromLaunch(job.launches[1], {.threads = 1, .rendezvous_timeout = absl::Seconds(1)})
-            .status();
-  });
-  status[0] =
-      World::FromLaunch(job.launches[0], {.threads = 1, .rendezvous_timeout = absl::Seconds(1)})
-          .status();
+  std::thread other([&] { status[1] = World::FromLaunch(launches[1], options).status(); });
+  status[0] = World::FromLaunch(launches[0], options).status();
   other.join();
   EXPECT_NE(status[0].message().find("rank 1 of 2 did not arrive"), std::string::npos) << status[0];
   EXPECT_NE(status[1].message().find("it knows another secret"), std::string::npos) << status[1];
+}
+
+TEST(Listener, RanksWithAnotherSecretDoNotJoinAtTheMasterPort) {
+  TwoHosts job("127.0.0.1", kSecret);
+  job.launches[1].secret = "another";
+  ExpectNoMeeting(job.launches);
+}
+
+TEST(Listener, RanksWithAnotherSecretDoNotJoinThroughTheFileEither) {
+  TwoHosts job("");
+  for (int rank = 0; rank < 2; ++rank) {
+    LaunchInfo& launch = job.launches[rank];
+    launch.launcher = Launcher::kOpenMpi;
+    launch.local_rank = rank;
+    launch.local_size = 2;
+    launch.job_id = absl::StrCat("secrets-", getpid());
+    launch.secret = rank == 0 ? kSecret : "another";
+  }
+  ExpectNoMeeting(job.launches);
 }
 
 TEST(Listener, SeveralAddressesShareAPort) {
