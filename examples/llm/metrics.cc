@@ -6,11 +6,15 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <string_view>
+#include <fstream>
+#include <optional>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "llm/escape.h"
+#include "sherd/runtime/io/json.h"
+#include "sherd/runtime/io/new_file.h"
 
 namespace llm {
 
@@ -20,7 +24,8 @@ absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Create(const std::
     std::error_code ignored;
     if (std::filesystem::exists(folder / name, ignored)) {
       return absl::AlreadyExistsError(absl::StrCat("--out ", out, " already holds a run (", name,
-                                                   "); name another folder or remove it"));
+                                                   "); name another folder, remove it, or go on "
+                                                   "with it by --resume"));
     }
   }
   std::error_code error;
@@ -36,6 +41,47 @@ absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Create(const std::
         absl::StrCat(path, " cannot be written: ", std::strerror(errno)));
   }
   return std::unique_ptr<MetricsWriter>(new MetricsWriter(path, file));
+}
+
+absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Resume(
+    const std::string& out, int64_t step, std::vector<StepRecord>& kept) {
+  const std::filesystem::path folder(out);
+  const std::string path = (folder / "metrics.jsonl").string();
+  std::error_code error;
+  if (std::filesystem::exists(path, error)) {
+    std::ifstream in(path, std::ios::binary);
+    std::string line, text;
+    while (static_cast<int64_t>(kept.size()) < step && std::getline(in, line)) {
+      const absl::StatusOr<StepRecord> record = ParseMetricsLine(line);
+      const auto due = static_cast<int64_t>(kept.size()) + 1;
+      if (!record.ok() || record->step != due || in.eof()) {
+        return absl::DataLossError(absl::StrCat(path, ":", due, ": no line of step ", due));
+      }
+      kept.push_back(*record);
+      text += line + "\n";
+    }
+    in.close();
+    if (static_cast<int64_t>(kept.size()) < step) {
+      return absl::DataLossError(
+          absl::StrCat(path, " has ", kept.size(), " steps, the saved state ", step));
+    }
+    absl::StatusOr<sherd::NewFile> file = sherd::NewFile::Create(path);
+    if (!file.ok()) return file.status();
+    if (absl::Status written = file->Append(text); !written.ok()) return written;
+    if (absl::Status published = file->Publish(); !published.ok()) return published;
+    std::filesystem::remove(folder / "report.html", error);
+  } else if (step > 0) {
+    return absl::DataLossError(
+        absl::StrCat(path, " is missing beside the saved state of step ", step));
+  } else {
+    return Create(out);
+  }
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  if (descriptor < 0) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(path, " cannot be written: ", std::strerror(errno)));
+  }
+  return std::unique_ptr<MetricsWriter>(new MetricsWriter(path, descriptor));
 }
 
 MetricsWriter::~MetricsWriter() { ::close(file_); }
@@ -68,6 +114,43 @@ std::string MetricsLine(const StepRecord& r) {
                   ", \"peak_bytes\": ", r.peak_bytes, ", \"seconds\": ", JsonNumber(r.seconds),
                   "}");
   return line;
+}
+
+absl::StatusOr<StepRecord> ParseMetricsLine(std::string_view line) {
+  const absl::StatusOr<sherd::Json> json = sherd::ParseJson(line);
+  if (!json.ok()) return json.status();
+  const auto* const object = std::get_if<sherd::JsonObject>(&json->value);
+  if (object == nullptr) return absl::InvalidArgumentError("is no object");
+  std::string missing;
+  const auto real = [&](const char* key) -> std::optional<double> {
+    const auto found = object->find(key);
+    if (found == object->end()) return std::nullopt;
+    if (const auto* const integer = std::get_if<int64_t>(&found->second.value)) {
+      return static_cast<double>(*integer);
+    }
+    if (const auto* const number = std::get_if<double>(&found->second.value)) return *number;
+    return std::nullopt;
+  };
+  const auto needed = [&](const char* key) {
+    const std::optional<double> value = real(key);
+    if (!value) missing = key;
+    return value.value_or(0.0);
+  };
+  const auto count = [&](const char* key) { return static_cast<int64_t>(needed(key)); };
+  const StepRecord record = {.step = count("step"),
+                             .loss = needed("loss"),
+                             .z_loss = real("z_loss"),
+                             .validation_loss = real("validation_loss"),
+                             .gradient_norm = needed("gradient_norm"),
+                             .learning_rate = needed("learning_rate"),
+                             .samples = count("samples"),
+                             .micro_batches = count("micro_batches"),
+                             .tokens = count("tokens"),
+                             .tokens_per_second = needed("tokens_per_second"),
+                             .peak_bytes = count("peak_bytes"),
+                             .seconds = needed("seconds")};
+  if (missing.empty()) return record;
+  return absl::InvalidArgumentError(absl::StrCat("has no number for ", missing));
 }
 
 }  // namespace llm

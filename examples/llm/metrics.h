@@ -2,6 +2,8 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -19,6 +21,13 @@ class MetricsWriter {
   //   stay as they are; kInvalidArgument, kPermissionDenied, ... when the folder cannot be made or
   //   written.
   static absl::StatusOr<std::unique_ptr<MetricsWriter>> Create(const std::string& out);
+  // Goes on with the folder's metrics.jsonl after the lines of steps 1 to `step`, which come back
+  // in `kept`; what follows them, of a run that went further than it saved, is dropped, and so is a
+  // report. Without such a file: as Create.
+  // Errors: those of Create; kDataLoss naming file and line if lines up to `step` are missing or no
+  //   records, with nothing changed.
+  static absl::StatusOr<std::unique_ptr<MetricsWriter>> Resume(const std::string& out, int64_t step,
+                                                               std::vector<StepRecord>& kept);
   ~MetricsWriter();
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;
@@ -37,5 +46,7 @@ class MetricsWriter {
 
 // The line of one step, without its end.
 std::string MetricsLine(const StepRecord& record);
+// The reverse. Errors: kInvalidArgument saying what is missing or no number.
+absl::StatusOr<StepRecord> ParseMetricsLine(std::string_view line);
 
 }  // namespace llm

@@ -54,6 +54,9 @@ struct Options {
   double temperature = 0.8;   // of that text; 0: the likeliest byte every time
   std::string prompt = "\n";
   int64_t log_every = 10;                      // steps between progress lines
+  int64_t save_every = 0;                      // steps between saved states in out/states; 0: none
+  int64_t keep = 2;                            // of which so many newest stay; 0: all
+  bool resume = false;                         // go on from the newest of them, if there is one
   absl::Duration timeout = absl::Seconds(60);  // for a peer that does not come or answer
 
   int64_t head_size() const { return dim / heads; }

@@ -1,15 +1,17 @@
 // Trains a Llama-style language model on text or tokens, sharded over the ranks of a launch.
 
-#include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -26,12 +28,14 @@
 #include "sherd/runtime/comm/agree.h"
 #include "sherd/runtime/comm/launch.h"
 #include "sherd/runtime/comm/world.h"
+#include "sherd/shard/state.h"
 
 namespace llm {
 namespace {
 
 constexpr int kFailure = 1;
 constexpr int kUsage = 2;
+constexpr int kStopped = 128 + SIGTERM;
 
 // Writes a message to stderr, in one piece since all ranks share it.
 void Complain(const sherd::LaunchInfo& launch, const std::string& text) {
@@ -52,9 +56,12 @@ int Fail(const sherd::LaunchInfo& launch, const absl::Status& status, int code) 
 // What rank 0 shows and writes during a run and at its end; the other ranks do neither.
 class Output {
  public:
-  // Makes the folder and metrics.jsonl. Errors: as MetricsWriter::Create.
-  absl::Status Open(const Options& options, const sherd::LaunchInfo& launch) {
-    absl::StatusOr<std::unique_ptr<MetricsWriter>> metrics = MetricsWriter::Create(options.out);
+  // Makes the folder and metrics.jsonl, or goes on with those of a run that saved step `from`.
+  // Errors: as MetricsWriter.
+  absl::Status Open(const Options& options, const sherd::LaunchInfo& launch, int64_t from) {
+    absl::StatusOr<std::unique_ptr<MetricsWriter>> metrics =
+        options.resume ? MetricsWriter::Resume(options.out, from, steps_)
+                       : MetricsWriter::Create(options.out);
     if (!metrics.ok()) return metrics.status();
     metrics_ = *std::move(metrics);
     // MPI's launchers give ranks a terminal of their own even when they write to a file themselves.
@@ -64,6 +71,9 @@ class Output {
                       options.log_every);
     return absl::OkStatus();
   }
+
+  // Of a run that goes on: the last step that it keeps.
+  StepRecord last() const { return steps_.empty() ? StepRecord() : steps_.back(); }
 
   absl::Status Add(const StepRecord& record) {
     steps_.push_back(record);
@@ -100,26 +110,69 @@ class Output {
   std::vector<StepRecord> steps_;
 };
 
-// All that needs every rank. Returns what all ranks agree on; throws what one of them met alone.
-absl::Status Run(const Options& options, const sherd::LaunchInfo& launch, sherd::World& world) {
+// Set by SIGTERM, which a scheduler sends before it takes the machine away.
+volatile std::sig_atomic_t stop_asked = 0;
+
+void AskToStop(int) { stop_asked = 1; }
+
+// The newest state of the run in --out, as rank 0 sees it, with its step; empty without --resume.
+absl::StatusOr<std::pair<std::string, int64_t>> StateToResume(const Options& options,
+                                                              sherd::World& world) {
+  std::string found;
+  absl::Status looked;
+  if (options.resume && world.rank() == 0) {
+    const auto latest = sherd::LatestState(StatesFolder(options.out));
+    looked = latest.status();
+    if (latest.ok() && *latest) found = **latest;
+  }
+  if (absl::Status status = sherd::AgreeOn(world.group(), looked); !status.ok()) return status;
+  found = sherd::GatherTexts(world.group(), found)[0];
+  if (found.empty()) return std::pair(found, int64_t{0});
+  return std::pair(found, std::strtoll(found.substr(found.rfind('-') + 1).c_str(), nullptr, 10));
+}
+
+// All that needs every rank. Returns the exit code, or what all ranks agree on; throws what one of
+// them met alone.
+absl::StatusOr<int> Run(const Options& options, const sherd::LaunchInfo& launch,
+                        sherd::World& world) {
   const bool speaks = world.rank() == 0;
   const absl::StatusOr<Dataset> data = Dataset::Open(options);
-  if (absl::Status status = sherd::AgreeOn(world.group(), data.status()); !status.ok())
+  if (absl::Status status = sherd::AgreeOn(world.group(), data.status()); !status.ok()) {
     return status;
+  }
+  const auto state = StateToResume(options, world);
+  if (!state.ok()) return state.status();
   Output output;
-  const absl::Status opened = speaks ? output.Open(options, launch) : absl::OkStatus();
+  const absl::Status opened =
+      speaks ? output.Open(options, launch, state->second) : absl::OkStatus();
   if (absl::Status status = sherd::AgreeOn(world.group(), opened); !status.ok()) return status;
   if (speaks) {
     std::printf("%s\n", Announcement(options, launch, *data).c_str());
+    if (!state->first.empty()) {
+      std::printf("goes on after step %lld, from %s\n", static_cast<long long>(state->second),
+                  state->first.c_str());
+    }
     std::fflush(stdout);
   }
-  std::function<absl::Status(const StepRecord&)> on_step;
-  if (speaks) on_step = [&](const StepRecord& record) { return output.Add(record); };
-  const absl::StatusOr<TrainingResult> result = TrainModel(options, world, *data, on_step);
+  if (options.save_every > 0) std::signal(SIGTERM, AskToStop);
+  TrainingHooks hooks;
+  if (speaks) hooks.on_step = [&](const StepRecord& record) { return output.Add(record); };
+  hooks.stop_asked = [] { return stop_asked != 0; };
+  hooks.last = output.last();
+  hooks.state = state->first;
+  const absl::StatusOr<TrainingResult> result = TrainModel(options, world, *data, hooks);
   if (!result.ok()) return result.status();
+  if (result->stopped_at) {
+    if (speaks) {
+      std::fprintf(stderr, "train: SIGTERM: saved step %lld in %s; --resume goes on from there\n",
+                   static_cast<long long>(*result->stopped_at), StatesFolder(options.out).c_str());
+    }
+    return kStopped;
+  }
   const absl::Status closed =
       speaks ? output.Close(options, launch, *data, *result) : absl::OkStatus();
-  return sherd::AgreeOn(world.group(), closed);
+  if (absl::Status status = sherd::AgreeOn(world.group(), closed); !status.ok()) return status;
+  return 0;
 }
 
 int Main(std::span<const char* const> arguments) {
@@ -144,19 +197,18 @@ int Main(std::span<const char* const> arguments) {
       Complain(*launch, std::string(world.status().message()));
       return kFailure;
     }
-    if (absl::Status status = Run(*options, *launch, *world); !status.ok()) {
-      return Fail(*launch, status, kFailure);
-    }
+    const absl::StatusOr<int> code = Run(*options, *launch, *world);
+    if (!code.ok()) return Fail(*launch, code.status(), kFailure);
     if (absl::Status left = world->Finish(); !left.ok()) {
       Complain(*launch, std::string(left.message()));
       return kFailure;
     }
+    return *code;
   } catch (const sherd::Error& error) {
     std::fflush(stdout);
     Complain(*launch, error.what());
     return kFailure;
   }
-  return 0;
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "data/loader.h"
@@ -18,6 +19,7 @@
 #include "sherd/checkpoint/checkpoint.h"
 #include "sherd/runtime/core/allocator.h"
 #include "sherd/shard/fully_shard.h"
+#include "sherd/shard/state.h"
 #include "sherd/shard/window.h"
 
 namespace llm {
@@ -49,12 +51,25 @@ void ShardModel(Llama& model, const sherd::Mesh& mesh, const Options& o) {
   sherd::Initialize(model, mesh.device(), o.seed);
 }
 
-// The largest `value` of any rank. Reductions only sum, so every rank has a slot. COLLECTIVE.
-int64_t Largest(sherd::ProcessGroup& group, int64_t value) {
-  std::vector<int64_t> slots(static_cast<size_t>(group.size()), 0);
-  slots[static_cast<size_t>(group.rank())] = value;
-  group.AllReduce(slots.data(), group.size(), sherd::DType::kI64, {.op = "peak memory"});
-  return *std::max_element(slots.begin(), slots.end());
+// What ranks tell each other after a step.
+struct Together {
+  int64_t peak_bytes = 0;  // the largest of any rank
+  bool stop = false;       // any rank was asked to
+  bool written = false;    // all ranks have written what they save
+};
+
+// Reductions only sum, so every rank has a slot for its peak. COLLECTIVE.
+Together TellAll(sherd::ProcessGroup& group, const Together& mine) {
+  const auto ranks = static_cast<size_t>(group.size());
+  std::vector<int64_t> slots(ranks + 2, 0);
+  slots[static_cast<size_t>(group.rank())] = mine.peak_bytes;
+  slots[ranks] = mine.stop ? 1 : 0;
+  slots[ranks + 1] = mine.written ? 1 : 0;
+  group.AllReduce(slots.data(), static_cast<int64_t>(slots.size()), sherd::DType::kI64,
+                  {.op = "after a step"});
+  return {.peak_bytes = *std::max_element(slots.begin(), slots.end() - 2),
+          .stop = slots[ranks] > 0,
+          .written = slots[ranks + 1] == group.size()};
 }
 
 std::vector<std::pair<std::string, int64_t>> PeaksByCategory(const sherd::Device& device) {
@@ -90,15 +105,23 @@ absl::Status CheckFinite(const sherd::StepResult& step) {
 
 class Trainer {
  public:
-  Trainer(const Options& options, sherd::World& world, const Dataset& data);
+  Trainer(const Options& options, sherd::World& world, const Dataset& data,
+          const TrainingHooks& hooks);
 
-  absl::Status Run(const std::function<absl::Status(const StepRecord&)>& on_step);
+  // Takes up the state that the hooks name, if they do.
+  absl::Status Resume();
+  absl::Status Run();
   TrainingResult Finish();
 
  private:
   sherd::StepResult Step(sherd::Window<data::Batch>& window);
   // The validation that belongs to `step`, if any.
   std::optional<double> Validate(int64_t step);
+  // Begins to save the state of `step`; EndSave waits for one that is being written.
+  absl::Status BeginSave(int64_t step);
+  absl::Status EndSave();
+  // Saves where the step asks for it, and ends the run where a rank was asked to.
+  absl::Status SaveAfter(int64_t step, const Together& all);
   // What ranks agree on before the first backward of a window.
   sherd::BatchCount Count(const data::Batch& batch) const {
     return {.items = loss_.Count(batch.labels),
@@ -108,6 +131,7 @@ class Trainer {
   const Options& options_;
   sherd::World& world_;
   const Dataset& data_;
+  const TrainingHooks& hooks_;
   const sherd::Device& device_;
   const sherd::Schedule schedule_;
   const sherd::CausalLmLoss loss_{{.ignore_index = data::kIgnored}};
@@ -115,6 +139,10 @@ class Trainer {
   Llama model_;
   std::optional<sherd::AdamW> optimizer_;
   data::Loader loader_;
+  sherd::StateSaver saver_;
+  bool saving_ = false;  // between BeginSave and EndSave
+  int64_t steps_ = 0;    // made
+  int64_t tokens_ = 0;   // trained on
   sherd::Tape tape_;
   TrainingResult result_;
 };
@@ -127,17 +155,20 @@ data::LoaderOptions LoaderOptionsOf(const Options& o, int ranks) {
           .seed = o.seed};
 }
 
-Trainer::Trainer(const Options& o, sherd::World& world, const Dataset& data)
+Trainer::Trainer(const Options& o, sherd::World& world, const Dataset& data,
+                 const TrainingHooks& hooks)
     : options_(o),
       world_(world),
       data_(data),
+      hooks_(hooks),
       device_(world.device()),
       schedule_(sherd::CosineSchedule({.highest = o.lr,
                                        .lowest = std::min(o.min_lr, o.lr),
                                        .steps = o.steps,
                                        .warmup = std::min(o.warmup, o.steps)})),
       model_(ConfigOf(o, data.vocabulary()), device_),
-      loader_(data.train(), LoaderOptionsOf(o, world.size()), world.rank(), world.size(), device_) {
+      loader_(data.train(), LoaderOptionsOf(o, world.size()), world.rank(), world.size(), device_),
+      saver_(StatesFolder(o.out), world.group(), {.keep = o.keep}) {
   ShardModel(model_, world.mesh(), o);
   // After sharding: an optimizer holds the pieces this rank owns.
   optimizer_.emplace(model_.parameters(),
@@ -169,18 +200,63 @@ std::optional<double> Trainer::Validate(int64_t step) {
                   RowsOf(options_, world_.size()));
 }
 
-absl::Status Trainer::Run(const std::function<absl::Status(const StepRecord&)>& on_step) {
+absl::Status Trainer::Resume() {
+  if (hooks_.state.empty()) return absl::OkStatus();
+  sherd::TrainingState state{.model = &model_, .optimizer = &*optimizer_};
+  const auto loaded = sherd::LoadState(hooks_.state, state, world_.group());
+  if (!loaded.ok()) return loaded.status();
+  const auto position = state.entries.find("loader");
+  const absl::Status placed =
+      position != state.entries.end()
+          ? loader_.Restore(position->second)
+          : absl::FailedPreconditionError("the state has no position in the data");
+  if (!placed.ok()) {
+    return absl::Status(placed.code(),
+                        absl::StrCat("state ", hooks_.state, ": ", std::string(placed.message())));
+  }
+  steps_ = state.step;
+  tokens_ = hooks_.last.tokens;
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::BeginSave(int64_t step) {
+  if (absl::Status ended = EndSave(); !ended.ok()) return ended;
+  saving_ = true;
+  return saver_.Begin({.model = &model_,
+                       .optimizer = &*optimizer_,
+                       .step = step,
+                       .entries = {{"loader", loader_.state()}}});
+}
+
+absl::Status Trainer::EndSave() {
+  return std::exchange(saving_, false) ? saver_.End().status() : absl::OkStatus();
+}
+
+absl::Status Trainer::SaveAfter(int64_t step, const Together& all) {
+  if (options_.save_every == 0) return absl::OkStatus();
+  if (saving_ && all.written) {
+    if (absl::Status ended = EndSave(); !ended.ok()) return ended;
+  }
+  const bool last = step == options_.steps;
+  if (!last && !all.stop && step % options_.save_every != 0) return absl::OkStatus();
+  if (absl::Status begun = BeginSave(step); !begun.ok()) return begun;
+  if (last || !all.stop) return absl::OkStatus();
+  result_.stopped_at = step;
+  return EndSave();
+}
+
+absl::Status Trainer::Run() {
   const bool two = options_.z_loss > 0.0;
   std::vector<sherd::LossTerm> losses = {{}};
   if (two) losses.push_back({.name = "z_loss", .weight = options_.z_loss});
   // A window takes all that the loader gives, which is a sample a micro-batch at most.
   sherd::Accumulation accumulation(
       model_, {.micro_batches = options_.batch + 1, .losses = std::move(losses)});
+  accumulation.set_steps(steps_);
   const auto count = [this](const data::Batch& batch) { return Count(batch); };
   const auto next = [&] {
     return two ? accumulation.Next(loader_, count, count) : accumulation.Next(loader_, count);
   };
-  int64_t tokens = 0;
   const Stopwatch run;
   Stopwatch step_time;
   while (accumulation.steps() < options_.steps) {
@@ -190,10 +266,13 @@ absl::Status Trainer::Run(const std::function<absl::Status(const StepRecord&)>& 
     if (step.why == sherd::StepSkip::kEmpty) continue;  // no sample of it has a label
     if (absl::Status finite = CheckFinite(step); !finite.ok()) return finite;
     const double seconds = step_time.Seconds();
-    tokens += step.items;
+    tokens_ += step.items;
     const std::optional<double> validation_loss = Validate(step.step);
     if (validation_loss) result_.validation_loss = *validation_loss;
-    const int64_t peak = device_.allocator().stats().total.peak_bytes;
+    const Together all =
+        TellAll(world_.group(), {.peak_bytes = device_.allocator().stats().total.peak_bytes,
+                                 .stop = hooks_.stop_asked && hooks_.stop_asked(),
+                                 .written = saver_.done()});
     const StepRecord record = {.step = step.step,
                                .loss = step.losses[0],
                                .z_loss = two ? std::optional(step.losses[1]) : std::nullopt,
@@ -202,24 +281,27 @@ absl::Status Trainer::Run(const std::function<absl::Status(const StepRecord&)>& 
                                .learning_rate = step.learning_rate,
                                .samples = step.samples,
                                .micro_batches = step.micro_batches,
-                               .tokens = tokens,
+                               .tokens = tokens_,
                                .tokens_per_second = static_cast<double>(step.items) / seconds,
-                               .peak_bytes = Largest(world_.group(), peak),
-                               .seconds = run.Seconds()};
-    if (on_step != nullptr) {
-      if (absl::Status status = on_step(record); !status.ok()) {
-        world_.group().Abort(status);
-        return status;
-      }
+                               .peak_bytes = std::max(all.peak_bytes, hooks_.last.peak_bytes),
+                               .seconds = hooks_.last.seconds + run.Seconds()};
+    if (absl::Status status = hooks_.on_step ? hooks_.on_step(record) : absl::OkStatus();
+        !status.ok()) {
+      world_.group().Abort(status);
+      return status;
     }
+    if (absl::Status saved = SaveAfter(step.step, all); !saved.ok()) return saved;
+    if (result_.stopped_at) return absl::OkStatus();
     step_time.Restart();
   }
-  return absl::OkStatus();
+  // Of a run that was complete already.
+  if (steps_ == options_.steps) result_.validation_loss = Validate(steps_).value_or(0.0);
+  return EndSave();
 }
 
 TrainingResult Trainer::Finish() {
   result_.memory = PeaksByCategory(device_);
-  if (!data_.bytes()) return std::move(result_);
+  if (!data_.bytes() || result_.stopped_at) return std::move(result_);
   const GenerateOptions generate = {
       .bytes = options_.generate, .temperature = options_.temperature, .seed = options_.seed};
   result_.sample = Generate(model_, options_.prompt, generate, device_);
@@ -234,11 +316,13 @@ int64_t RowsOf(const Options& o, int ranks) {
   return (o.batch + parts - 1) / parts;
 }
 
-absl::StatusOr<TrainingResult> TrainModel(
-    const Options& options, sherd::World& world, const Dataset& data,
-    const std::function<absl::Status(const StepRecord&)>& on_step) {
-  Trainer trainer(options, world, data);
-  if (absl::Status status = trainer.Run(on_step); !status.ok()) return status;
+std::string StatesFolder(const std::string& out) { return out + "/states"; }
+
+absl::StatusOr<TrainingResult> TrainModel(const Options& options, sherd::World& world,
+                                          const Dataset& data, const TrainingHooks& hooks) {
+  Trainer trainer(options, world, data, hooks);
+  if (absl::Status status = trainer.Resume(); !status.ok()) return status;
+  if (absl::Status status = trainer.Run(); !status.ok()) return status;
   return trainer.Finish();
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,21 +20,35 @@ namespace llm {
 // `sample`, which may differ in what rounding decides, and `memory`.
 struct TrainingResult {
   int64_t parameters = 0;
-  double validation_loss = 0.0;                         // over all validation samples
-  std::string sample;                                   // of a model of bytes
+  double validation_loss = 0.0;       // over all validation samples
+  std::string sample;                 // of a model of bytes
+  std::optional<int64_t> stopped_at;  // the step after which the run saved and ended early
   std::vector<std::pair<std::string, int64_t>> memory;  // this rank's peak bytes by category
 };
 
 // The most rows of a micro-batch.
 int64_t RowsOf(const Options& options, int ranks);
 
-// Trains a model on `data` from initial values: builds, shards, steps, validates, generates.
+// What a run asks of its surroundings.
+struct TrainingHooks {
+  // Called on this rank after each step, if it is set; its error ends the run on all ranks.
+  std::function<absl::Status(const StepRecord&)> on_step;
+  // Whether this rank was asked to save and end, which all do after the step; may be empty.
+  std::function<bool()> stop_asked;
+  // The last record of the run that goes on: where tokens and seconds continue.
+  StepRecord last;
+  // The folder of the state to go on from; empty: from initial values.
+  std::string state;
+};
+
+// Where a run in `out` keeps its states.
+std::string StatesFolder(const std::string& out);
+
+// Trains a model on `data`: builds, shards, steps, validates, saves, generates.
 //
-// Calls `on_step` after each step; its error ends the run on all ranks. May be empty.
-// COLLECTIVE. Errors: kOutOfRange on all ranks when loss or gradients are no longer finite;
-// sherd::Error of the library.
-absl::StatusOr<TrainingResult> TrainModel(
-    const Options& options, sherd::World& world, const Dataset& data,
-    const std::function<absl::Status(const StepRecord&)>& on_step);
+// COLLECTIVE. Errors: kOutOfRange on all ranks when loss or gradients are no longer finite; those
+// of LoadState and StateSaver; sherd::Error of the library.
+absl::StatusOr<TrainingResult> TrainModel(const Options& options, sherd::World& world,
+                                          const Dataset& data, const TrainingHooks& hooks);
 
 }  // namespace llm

@@ -112,8 +112,9 @@ TEST(MetricsTest, FolderThatHoldsARunIsLeftAsItIs) {
     std::ofstream(out + "/" + name) << "precious";
     const absl::Status status = MetricsWriter::Create(out).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
-    EXPECT_EQ(status.message(), "--out " + out + " already holds a run (" + name +
-                                    "); name another folder or remove it");
+    EXPECT_EQ(status.message(),
+              "--out " + out + " already holds a run (" + name +
+                  "); name another folder, remove it, or go on with it by --resume");
     EXPECT_EQ(ReadAll(out + "/" + name), "precious");
     EXPECT_EQ(std::distance(std::filesystem::directory_iterator(out), {}), 1);
   }
