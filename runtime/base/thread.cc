@@ -17,8 +17,16 @@ SignalsBlocked::SignalsBlocked() {
 
 SignalsBlocked::~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
 
-std::thread StartThread(std::function<void()> body) {
+ThreadNamed::ThreadNamed(const std::string& name) {
+  pthread_getname_np(pthread_self(), before_, sizeof(before_));
+  pthread_setname_np(pthread_self(), name.substr(0, sizeof(before_) - 1).c_str());
+}
+
+ThreadNamed::~ThreadNamed() { pthread_setname_np(pthread_self(), before_); }
+
+std::thread StartThread(std::function<void()> body, const std::string& name) {
   SignalsBlocked blocked;
+  ThreadNamed named(name);  // inherited, so that the thread is never seen under another name
   return std::thread(std::move(body));
 }
 

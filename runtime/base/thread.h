@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <functional>
+#include <string>
 #include <thread>
 
 namespace sherd {
@@ -24,7 +25,23 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
-// Starts a thread of ours: one that runs `body` with signals blocked as above.
-std::thread StartThread(std::function<void()> body);
+// While it lives, the calling thread goes by another name in debuggers and /proc, "sherd/gloo" say.
+//
+// A thread started meanwhile keeps that name, also one that another library starts. The system cuts
+// names to 15 characters. Threads: affects the calling thread only; destroy it there.
+class ThreadNamed {
+ public:
+  explicit ThreadNamed(const std::string& name);
+  ~ThreadNamed();
+  ThreadNamed(const ThreadNamed&) = delete;
+  ThreadNamed& operator=(const ThreadNamed&) = delete;
+
+ private:
+  char before_[16];
+};
+
+// Starts a thread of ours: one that runs `body` with signals blocked as above, under a name of at
+// most 15 characters. All of them are listed in runtime/README.md.
+std::thread StartThread(std::function<void()> body, const std::string& name = "sherd");
 
 }  // namespace sherd

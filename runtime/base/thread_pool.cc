@@ -10,7 +10,8 @@ namespace sherd {
 
 ThreadPool::ThreadPool(int threads) : threads_(threads) {
   SHERD_CHECK(threads >= 1, "a thread pool needs at least one thread");
-  for (int i = 1; i < threads; ++i) workers_.push_back(StartThread([this, i] { WorkerLoop(i); }));
+  for (int i = 1; i < threads; ++i)
+    workers_.push_back(StartThread([this, i] { WorkerLoop(i); }, "sherd/pool"));
 }
 
 ThreadPool::~ThreadPool() {

@@ -69,7 +69,7 @@ class TcpStoreServer::Impl final : public Store {
         listeners_(std::move(listeners)),
         table_(MakeMemoryStore()),
         port_(internal::LocalPort(listeners_.front())) {
-    thread_ = StartThread([this] { Serve(); });
+    thread_ = StartThread([this] { Serve(); }, "sherd/store");
   }
 
   ~Impl() override {

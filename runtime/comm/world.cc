@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "sherd/runtime/base/status_of.h"
 #include "sherd/runtime/comm/gloo_group.h"
 #include "sherd/runtime/comm/internal/host_address.h"
 #include "sherd/runtime/comm/internal/rendezvous.h"
@@ -128,7 +129,13 @@ absl::StatusOr<World> World::Join(std::shared_ptr<Store> store, const LaunchInfo
   const int share = std::max(cpus / cpu_sharers, 1);
   auto state = std::make_shared<State>();
   state->launch = launch;
-  state->log = options.log;
+  // Units of a mesh know their rank in it; a line says the rank in the world.
+  if (options.log) {
+    state->log = [sink = options.log, rank = launch.rank](LogRecord record) {
+      record.rank = rank;
+      sink(record);
+    };
+  }
   const int threads = options.threads == 0 ? share : options.threads;
   if (threads > share && options.log) {
     options.log({.level = LogLevel::kWarning,
@@ -138,7 +145,12 @@ absl::StatusOr<World> World::Join(std::shared_ptr<Store> store, const LaunchInfo
                                       " ranks share; launchers "
                                       "that bind ranks to cores have an option not to")});
   }
-  state->device = Device::Cpu({.index = std::max(options.device_index, 0), .threads = threads});
+  absl::StatusOr<Device> device = StatusOrOf([&] {
+    return Device::Cpu(
+        {.index = std::max(options.device_index, 0), .threads = threads, .memory = options.memory});
+  });
+  if (!device.ok()) return device.status();
+  state->device = *std::move(device);
   state->store = MakePrefixStore(store, "user/");
   if (launch.size == 1) {
     state->group = MakeLocalGroup();

@@ -22,6 +22,8 @@ struct WorldOptions {
   int threads = 0;
   // Index of the CPU device. -1: 0, as each process sees its own.
   int device_index = -1;
+  // Where the device's memory comes from; empty: a range of its own, with a cache.
+  MemorySource memory = {};
   // How long to wait for all ranks to arrive. Raise it for jobs whose ranks start minutes apart.
   absl::Duration rendezvous_timeout = absl::Minutes(5);
   // How long one collective may take, the wait for slower ranks included.
@@ -29,7 +31,7 @@ struct WorldOptions {
   // Messages are cut into pieces of this size, a multiple of 64 from 64 KiB on and the same on all
   // ranks. See GlooOptions.
   int64_t piece_bytes = int64_t{1} << 20;
-  // Where messages go; silent by default.
+  // Where messages go, each with this rank, whatever mesh it is about; silent by default.
   LogSink log;
   // The address other ranks reach this one at. "": loopback when all ranks share a host, otherwise
   // the address this host uses to reach the master.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -55,6 +56,12 @@ CachingAllocator::CachingAllocator(int64_t reserve_bytes) {
   ThrowError(Error(absl::StatusCode::kResourceExhausted, "cannot reserve a range of addresses"));
 }
 
+CachingAllocator::CachingAllocator(MemorySource source) : source_(std::move(source)) {
+  if (!source_.allocate || !source_.free) {
+    ThrowInvalidArgument("a source of memory needs a function to allocate and one to free");
+  }
+}
+
 CachingAllocator::~CachingAllocator() {
   if (base_ != nullptr) munmap(base_, static_cast<size_t>(reserve_));
 }
@@ -63,8 +70,8 @@ void* CachingAllocator::Allocate(int64_t bytes, MemoryCategory category) {
   if (bytes == 0) return nullptr;
   const int64_t counted = RoundUp(bytes, kAlignment);
   std::lock_guard<std::mutex> lock(mutex_);
-  const int64_t offset = TakeFit(counted);
-  if (offset < 0) {
+  void* const block = Take(counted);
+  if (block == nullptr) {
     ThrowError(Error(absl::StatusCode::kResourceExhausted,
                      absl::StrCat("out of memory: asked for ", bytes, " bytes for ",
                                   std::string(NameOf(category)), "\n", stats_.ToString())));
@@ -76,7 +83,19 @@ void* CachingAllocator::Allocate(int64_t bytes, MemoryCategory category) {
   count(stats_.category[static_cast<size_t>(category)]);
   count(stats_.total);
   ++stats_.allocations;
-  return base_ + offset;
+  return block;
+}
+
+void* CachingAllocator::Take(int64_t size) {
+  if (!source_.allocate) {
+    const int64_t offset = TakeFit(size);
+    return offset < 0 ? nullptr : base_ + offset;
+  }
+  void* const block = source_.allocate(size);
+  SHERD_CHECK(reinterpret_cast<uintptr_t>(block) % kAlignment == 0,
+              absl::StrCat("a source of memory returned a block that is not aligned to ",
+                           kAlignment, " bytes"));
+  return block;
 }
 
 void CachingAllocator::Free(void* block, int64_t bytes, MemoryCategory category) {
@@ -85,6 +104,7 @@ void CachingAllocator::Free(void* block, int64_t bytes, MemoryCategory category)
   std::lock_guard<std::mutex> lock(mutex_);
   stats_.category[static_cast<size_t>(category)].current_bytes -= counted;
   stats_.total.current_bytes -= counted;
+  if (source_.free) return source_.free(block, counted);
   const int64_t offset = static_cast<char*>(block) - base_;
   if (counted < kPage) {
     small_[counted].push_back(offset);

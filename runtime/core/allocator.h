@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory_resource>
 #include <mutex>
@@ -49,6 +50,16 @@ struct MemoryStats {
   std::string ToString() const;
 };
 
+// Where a program that embeds us wants device memory to come from.
+//
+// Both are called under the allocator's lock: from any thread, one call at a time. Neither throws.
+struct MemorySource {
+  // Returns `bytes` of memory aligned to CachingAllocator::kAlignment, or null if there is none.
+  std::function<void*(int64_t bytes)> allocate;
+  // Takes back what it returned, with the same size.
+  std::function<void(void* block, int64_t bytes)> free;
+};
+
 // A caching, counting allocator over one reserved range of addresses.
 //
 // Freed blocks merge with their neighbours and are handed out again, smallest fit first and lowest
@@ -62,12 +73,16 @@ class CachingAllocator {
 
   // Reserves addresses, not memory. Errors: kResourceExhausted if even that is refused.
   explicit CachingAllocator(int64_t reserve_bytes = int64_t{1} << 38);
+  // Counts, and asks `source` for each block: nothing is cached here. Fresh memory is slow, so a
+  // source should keep what comes back. Errors: kInvalidArgument if one of the two is empty.
+  explicit CachingAllocator(MemorySource source);
   ~CachingAllocator();
   CachingAllocator(const CachingAllocator&) = delete;
   CachingAllocator& operator=(const CachingAllocator&) = delete;
 
   // Returns `bytes` of uninitialised memory aligned to kAlignment; null for 0 bytes.
-  // Errors: kResourceExhausted with the request and the holders by category.
+  // Errors: kResourceExhausted with the request and the holders by category; kInternal if a source
+  // returns memory that is not aligned.
   void* Allocate(int64_t bytes, MemoryCategory category);
   // Takes back what Allocate returned, with the same size and category; nothing for null.
   // REQUIRES: the block is in use by nobody, also not by a job of a stream.
@@ -92,9 +107,12 @@ class CachingAllocator {
   void Insert(int64_t offset, FreeRange range);
   // Takes it out of both tables.
   FreeRange Remove(FreeRanges::iterator range);
+  // A block of exactly `size`, or null.
+  void* Take(int64_t size);
   // Takes the offset of a block of exactly `size`, or returns -1.
   int64_t TakeFit(int64_t size);
 
+  const MemorySource source_;  // empty: the range of our own
   char* base_ = nullptr;
   int64_t reserve_ = 0;
   int64_t top_ = 0;  // everything above was never handed out, or was given back by Trim

@@ -13,6 +13,8 @@ namespace sherd {
 
 struct Device::State {
   State(DeviceId id, int threads) : id(id), pool(threads) {}
+  State(DeviceId id, int threads, MemorySource memory)
+      : id(id), allocator(std::move(memory)), pool(threads) {}
   DeviceId id;
   CachingAllocator allocator;
   ThreadPool pool;
@@ -31,8 +33,10 @@ Device Device::Cpu(CpuOptions options) {
                      options.index, " and ", options.threads, " threads"));
   }
   Device device;
-  device.state_ =
-      std::make_shared<State>(DeviceId{DeviceKind::kCpu, options.index}, options.threads);
+  const DeviceId id{DeviceKind::kCpu, options.index};
+  const bool own = !options.memory.allocate && !options.memory.free;
+  device.state_ = own ? std::make_shared<State>(id, options.threads)
+                      : std::make_shared<State>(id, options.threads, std::move(options.memory));
   return device;
 }
 

@@ -3,9 +3,10 @@
 #include <memory>
 #include <string>
 
+#include "sherd/runtime/core/allocator.h"
+
 namespace sherd {
 
-class CachingAllocator;
 class ThreadPool;
 
 enum class DeviceKind { kCpu, kCuda };
@@ -25,6 +26,8 @@ struct CpuOptions {
   // Threads that kernels use, the caller's included. One per core the process may use is the most
   // that helps; a rank per core wants 1.
   int threads = 1;
+  // Where its memory comes from; empty: a range of addresses of its own, with a cache.
+  MemorySource memory = {};
 };
 
 // A handle to one device: its memory and its compute threads. Cheap to copy.
@@ -35,7 +38,8 @@ struct CpuOptions {
 class Device {
  public:
   Device() = default;
-  // Errors: kInvalidArgument for a negative index or no thread.
+  // Errors: kInvalidArgument for a negative index, no thread, or a source of memory that lacks one
+  // of its functions.
   static Device Cpu(CpuOptions options = {});
 
   bool defined() const { return state_ != nullptr; }

@@ -41,12 +41,19 @@ class Storage final : public RefCounted, public Pooled<Storage> {
   // This is how one rank's gathered parameters are its shard, under the same states and checks.
   // REQUIRES: target is resident for as long as this object is.
   Storage(Ref<Storage> target, int64_t bytes);
+  // Memory of somebody else: resident from the start, counted under no category, and held until
+  // Free, which the destructor calls at the latest. What to do with it then is the deleter of
+  // `memory`; it runs on whatever thread lets go of the last view, and must not throw. Allocate
+  // afterwards is kFailedPrecondition. REQUIRES: `memory` has `bytes` bytes.
+  Storage(Device device, std::shared_ptr<void> memory, int64_t bytes);
   ~Storage();
 
   const Device& device() const { return device_; }
   int64_t bytes() const { return bytes_; }
   MemoryCategory category() const { return category_; }
   bool resident() const { return resident_; }
+  // Whether the memory is somebody else's.
+  bool external() const { return external_; }
   // The first byte. REQUIRES: resident().
   void* data() const { return data_; }
 
@@ -76,6 +83,8 @@ class Storage final : public RefCounted, public Pooled<Storage> {
   MemoryCategory category_;
   bool resident_ = false;
   bool watched_ = false;
+  bool external_ = false;
+  std::shared_ptr<void> memory_;  // of an external one, while resident
   void* data_ = nullptr;
   Ref<Storage> target_;
   const StorageOwner* owner_ = nullptr;

@@ -33,7 +33,7 @@ void Work::Wait() const {
 }
 
 Stream::Stream(std::string name)
-    : name_(std::move(name)), thread_(StartThread([this] { Loop(); })) {}
+    : name_(std::move(name)), thread_(StartThread([this] { Loop(); }, "sherd/" + name_)) {}
 
 Stream::~Stream() {
   {

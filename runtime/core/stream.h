@@ -37,7 +37,7 @@ class Work {
 // Ownership: the destructor runs what is queued, then joins.
 class Stream {
  public:
-  // `name` appears in error messages.
+  // `name` appears in error messages, and "sherd/<name>" is the thread's.
   explicit Stream(std::string name);
   ~Stream();
   Stream(const Stream&) = delete;

@@ -74,6 +74,29 @@ Tensor Tensor::View(Ref<Storage> storage, int64_t offset_elems, DType dtype, con
   return tensor;
 }
 
+Tensor Tensor::View(Ref<Storage> storage, int64_t offset_elems, DType dtype, const Shape& shape,
+                    const Shape& strides) {
+  const int64_t room = storage->bytes() / SizeOf(dtype) - offset_elems;
+  bool fits = offset_elems >= 0 && strides.rank() == shape.rank() && room >= 0;
+  int64_t last = shape.numel() == 0 ? -1 : 0;  // the furthest element
+  for (int i = 0; i < shape.rank() && fits && last >= 0; ++i) {
+    const int64_t steps = shape[i] - 1;
+    fits = strides[i] >= 0 && (steps == 0 || strides[i] <= (room - last) / steps);
+    last += steps * strides[i];
+  }
+  if (!fits || last >= room) {
+    ThrowInvalidArgument(absl::StrCat("a view of ", shape.ToString(), " ",
+                                      std::string(NameOf(dtype)), " with strides ",
+                                      strides.ToString(), " at element ", offset_elems,
+                                      " does not fit a storage of ", storage->bytes(), " bytes"));
+  }
+  Tensor tensor = View(std::move(storage), 0, dtype, Shape{0});
+  tensor.offset_ = offset_elems;
+  tensor.shape_ = shape;
+  tensor.strides_ = strides;
+  return tensor;
+}
+
 Tensor Tensor::FromHostBytes(const Device& device, DType dtype, const void* values, int64_t count,
                              const Shape& shape, MemoryCategory category) {
   if (count != shape.numel()) {

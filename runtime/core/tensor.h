@@ -27,6 +27,11 @@ class Tensor {
   // A contiguous view of `storage` that starts at element `offset_elems`. The storage need not be
   // resident. Errors: kInvalidArgument if the view does not fit.
   static Tensor View(Ref<Storage> storage, int64_t offset_elems, DType dtype, const Shape& shape);
+  // The same with strides of the caller's, in elements; 0 repeats an extent, for reading. Errors:
+  // kInvalidArgument for a negative stride, another number of strides than extents, or an element
+  // that lies outside.
+  static Tensor View(Ref<Storage> storage, int64_t offset_elems, DType dtype, const Shape& shape,
+                     const Shape& strides);
   // A new tensor with a copy of host values. Errors: kInvalidArgument if their number differs.
   template <typename T>
   static Tensor FromHost(const Device& device, std::span<const T> values, const Shape& shape,

@@ -22,6 +22,7 @@ ARROWS = {
     "runtime/cpu": ["runtime/base", "runtime/core", "runtime/kernels"],
     "runtime/cuda": ["runtime/base", "runtime/core", "runtime/kernels"],
     "runtime/comm": ["runtime/base", "runtime/core"],
+    "runtime/interop": ["runtime/base", "runtime/core"],
     "runtime/io": ["runtime/base", "runtime/core"],
     "autograd": ["runtime/base", "runtime/core", "runtime/kernels"],
     "checkpoint": ["runtime/base", "runtime/core", "autograd"],

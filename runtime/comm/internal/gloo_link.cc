@@ -56,7 +56,7 @@ absl::StatusOr<std::shared_ptr<GlooLink>> GlooLink::Connect(std::shared_ptr<Stor
   std::shared_ptr<GlooLink> link(new GlooLink(std::move(store), rank, size, options));
   if (absl::Status status = link->ConnectMesh(); !status.ok()) return status;
   link->PostSentinels();
-  link->watchdog_ = StartThread([raw = link.get()] { raw->Watch(); });
+  link->watchdog_ = StartThread([raw = link.get()] { raw->Watch(); }, "sherd/watchdog");
   return link;
 }
 
@@ -71,7 +71,8 @@ absl::Status GlooLink::ConnectMesh() {
     gloo::transport::tcp::attr attr;
     attr.hostname = options_.address;
     {
-      SignalsBlocked blocked;  // inherited by the device's thread
+      SignalsBlocked blocked;  // both inherited by the device's thread
+      ThreadNamed named("sherd/gloo");
       device_ = gloo::transport::tcp::CreateDevice(attr);
     }
     auto context = std::make_shared<gloo::rendezvous::Context>(rank_, size_);

@@ -89,14 +89,6 @@ bool IsLoopbackEverywhere(const std::string& name) {
   return name == "localhost" || IsLoopback(name);
 }
 
-std::string RandomSecret() {
-  unsigned char bytes[16] = {};
-  SHERD_CHECK(getrandom(bytes, sizeof(bytes), 0) == sizeof(bytes), "no random numbers");
-  std::string text;
-  for (unsigned char byte : bytes) absl::StrAppend(&text, absl::Hex(byte, absl::kZeroPad2));
-  return text;
-}
-
 // One rank's way to the meeting.
 class Rendezvous {
  public:
@@ -348,6 +340,14 @@ class Rendezvous {
 };
 
 }  // namespace
+
+std::string RandomSecret() {
+  unsigned char bytes[16] = {};
+  SHERD_CHECK(getrandom(bytes, sizeof(bytes), 0) == sizeof(bytes), "no random numbers");
+  std::string text;
+  for (unsigned char byte : bytes) absl::StrAppend(&text, absl::Hex(byte, absl::kZeroPad2));
+  return text;
+}
 
 int UsableCpus() {
   cpu_set_t set;

@@ -31,6 +31,9 @@ struct Meeting {
 //   tells ranks on several hosts where to meet.
 absl::StatusOr<Meeting> Meet(const LaunchInfo& launch, absl::Duration timeout);
 
+// A secret for one store: 128 random bits, in hexadecimal.
+std::string RandomSecret();
+
 // How many CPUs this process may use.
 int UsableCpus();
 
