@@ -176,7 +176,14 @@ void Unit::EnterForward(int64_t version) {
   phase_ = "in a forward";
 }
 
+void Unit::CheckOpen(int scopes, const char* op) const {
+  if (scopes > 0) return;
+  ThrowFailedPrecondition(absl::StrCat("unit '", name_, "' has no open scope of that kind"),
+                          {.op = op});
+}
+
 void Unit::ExitForward(AfterScope after, bool backward_follows) {
+  CheckOpen(forward_open_, "exit_forward");
   Announce(UnitCall::Kind::kExitForward,
            static_cast<int>(after) + (backward_follows ? UnitCall::kBackwardFollows : 0));
   --forward_open_;
@@ -233,6 +240,7 @@ void Unit::BeginBackward(int64_t version) {
 // A forward scope that is still open (a UnitScope around the backward) contributes no gradient: it
 // keeps the unit gathered, but nothing waits for it.
 void Unit::EndBackward(AfterScope after) {
+  CheckOpen(backward_open_, "end_backward");
   Announce(UnitCall::Kind::kEndBackward, static_cast<int>(after));
   if (calls_ahead_ > 0) --calls_ahead_;
   if (backward_open_ == 1) {
@@ -267,7 +275,7 @@ void Unit::AbandonBackward() noexcept {
 }
 
 UnitGradient Unit::TakeGradient(int i) {
-  SHERD_CHECK(backward_open_ > 0, "a gradient outside a backward scope");
+  CheckOpen(backward_open_, "take_gradient");
   if (!gradients_.trainable(i)) {
     ThrowFailedPrecondition(absl::StrCat("parameter '", parameters_[At(i)].name, "' of unit '",
                                          name_, "' was frozen between a forward and its backward"));

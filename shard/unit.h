@@ -94,6 +94,7 @@ class Unit final : public StorageOwner {
   // Whether full(i) can be read, and whether a scope is open.
   bool unsharded() const { return unsharded_; }
   bool open() const { return forward_open_ + backward_open_ > 0; }
+  bool in_forward() const { return forward_open_ > 0; }
   bool in_backward() const { return backward_open_ > 0; }
   // The version that the open scope's copy was gathered at.
   int64_t gathered_version() const { return gathered_version_; }
@@ -124,8 +125,11 @@ class Unit final : public StorageOwner {
 
   // `version` tells one state of the parameters from another: a copy gathered at an older one is
   // gathered again. `backward_follows`: the call is recorded, for UnitOptions::reduce_once.
+  // Errors: kFailedPrecondition naming the unit if a scope is closed that is not open; a failed
+  //   gather or reduction, after which the step has failed on all ranks. A scope whose opening
+  //   failed is not open.
   void EnterForward(int64_t version);
-  void ExitForward(AfterScope after, bool backward_follows = false);
+  void ExitForward(AfterScope after = AfterScope::kReshard, bool backward_follows = false);
   void BeginBackward(int64_t version);
   void EndBackward(AfterScope after = AfterScope::kReshard);
   // Leave a scope while unwinding: no communication, gradients of the call are dropped.
@@ -133,8 +137,8 @@ class Unit final : public StorageOwner {
   void AbandonBackward() noexcept;
 
   // Where the next contribution to the gradient of parameter i goes, in the parameter's own dtype.
-  // Errors: kFailedPrecondition, naming the parameter, if it is frozen. REQUIRES: inside
-  // BeginBackward and EndBackward.
+  // Errors: kFailedPrecondition, naming the parameter, if it is frozen, and outside BeginBackward
+  // and EndBackward, naming the unit.
   UnitGradient TakeGradient(int i);
   // How far gradients go from the next EndBackward on; kFull at first.
   void SetSync(GradientSync sync) { sync_ = sync; }
@@ -193,6 +197,8 @@ class Unit final : public StorageOwner {
 
  private:
   static size_t At(int i) { return static_cast<size_t>(i); }
+  // Errors: kFailedPrecondition naming the unit unless `scopes` of that kind are open.
+  void CheckOpen(int scopes, const char* op) const;
   // Makes the gathered parameters be there, as of `version`; waits for the gather.
   void Unshard(int64_t version);
   void StartGather(int64_t version);
