@@ -112,7 +112,7 @@ def foreign_struct(versioned, **changes):
     a = struct.array
     a.data, a.device_type, a.ndim = c.addressof(buffer), changes.get("device", 1), 2
     a.code, a.bits, a.lanes = changes.get("code", 2), changes.get("bits", 64), changes.get("lanes", 1)
-    a.shape, a.byte_offset = shape, 8
+    a.shape, a.byte_offset = shape, changes.get("offset", 8)
     if "strides" in changes:
         a.strides = (c.c_int64 * 2)(*changes["strides"])
     seen, values, text = Seen(), (c.c_double * 64)(), c.create_string_buffer(300)
@@ -127,7 +127,8 @@ def foreign():
         check(f"a {kind} struct without strides, with an offset", foreign_struct(versioned), (0, 1, [1, 2, 3, 4]))
         check(f"a {kind} struct with strides", foreign_struct(versioned, strides=(1, 2)), (0, 1, [1, 3, 2, 4]))
         for changes, part in [(dict(code=1, bits=8), "code 1 of 8 bits"), (dict(lanes=4), "4 lanes"),
-                              (dict(device=2), "device type 2"), (dict(strides=(2, -1)), "negative stride -1")]:
+                              (dict(device=2), "device type 2"), (dict(offset=12), "multiple of an element"),
+                              (dict(strides=(2, -1)), "negative stride -1")]:
             code, deleted, text = foreign_struct(versioned, **changes)
             check(f"a {kind} struct with {changes} is refused and stays the caller's",
                   (code, deleted, part in text), (-1, 0, True))
