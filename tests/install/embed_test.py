@@ -112,6 +112,8 @@ def main(source, build):
             check(f"{example} builds from the install prefix, {seconds:.0f} s of CPU", seconds < 60, f"{seconds:.0f} s")
         symbols = run("nm", ["nm", "-C", os.path.join(here, "embed", "embed")])
         check("embed links no tape", "sherd::Tape::" not in symbols and "sherd::Unit::" in symbols, "sherd::Tape is there")
+        libraries = run("ldd", ["ldd", os.path.join(here, "embed", "embed")])
+        check("embed needs no oneDNN", "libdnnl" not in libraries and "libgloo" in libraries, libraries)
         for ranks in (1, 2, 3):
             want = plain_gradients(ranks)
             got = {e: printed_gradients(os.path.join(here, e, e), ranks) for e in EXAMPLES}
