@@ -249,9 +249,11 @@ void ShardContext::Fail(const std::string& what) noexcept {
   if (failure_.has_value()) return;
   failure_ = what;
   if (events_ != nullptr && log()) {
+    const std::string& job = mesh_.groups().description;
     log()({.level = LogLevel::kError,
            .rank = rank(),
-           .text = absl::StrCat("a step failed: ", what, "\n", FlightRecord(*events_))});
+           .text = absl::StrCat("a step failed: ", what, "\n", job, job.empty() ? "" : "\n",
+                                FlightRecord(*events_))});
   }
   if (size() > 1) control_->Abort(absl::AbortedError(what));
   prefetcher_.DropAhead();

@@ -76,7 +76,8 @@ class ShardContext {
   ScaleOwner& scale() { return scale_; }
 
   // Writes what the units do to `log` from now on; null: nothing, at the cost of a branch. A
-  // failure then also reports the flight record to the mesh's log sink. Ownership: `log` outlives
+  // failure then also reports the flight record, and what Describe(world) says, to the mesh's log
+  // sink. Ownership: `log` outlives
   // the units, or the next call of this. REQUIRES: no call is open, no reduction in flight.
   void SetEvents(EventLog* log);
   EventLog* events() const { return events_; }

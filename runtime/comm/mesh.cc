@@ -10,7 +10,7 @@ namespace sherd {
 
 Mesh::Mesh(std::shared_ptr<ProcessGroup> shard_group, std::shared_ptr<Store> store, Device device,
            LogSink log)
-    : Mesh(MeshGroups{shard_group, shard_group, MakeLocalGroup()}, std::move(store),
+    : Mesh(MeshGroups{shard_group, shard_group, MakeLocalGroup(), ""}, std::move(store),
            std::move(device), std::move(log)) {}
 
 Mesh::Mesh(MeshGroups groups, std::shared_ptr<Store> store, Device device, LogSink log)

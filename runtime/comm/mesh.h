@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "sherd/runtime/base/log.h"
 #include "sherd/runtime/comm/process_group.h"
@@ -14,6 +15,7 @@ struct MeshGroups {
   std::shared_ptr<ProcessGroup> all;        // every rank of the mesh
   std::shared_ptr<ProcessGroup> shard;      // holds the pieces of one copy of the parameters
   std::shared_ptr<ProcessGroup> replicate;  // holds the same piece of every copy
+  std::string description;                  // of the job, for reports of failures; "" where unknown
 };
 
 // Which ranks share what. Along the inner axis, `shard`, ranks hold different pieces of a

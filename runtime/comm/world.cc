@@ -9,16 +9,30 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "sherd/runtime/base/status_of.h"
+#include "sherd/runtime/base/version.h"
 #include "sherd/runtime/comm/gloo_group.h"
 #include "sherd/runtime/comm/internal/host_address.h"
 #include "sherd/runtime/comm/internal/rendezvous.h"
 #include "sherd/runtime/comm/local_group.h"
 
 namespace sherd {
+namespace {
+
+// `hosts` is 0 where nobody counted them.
+std::string DescribeJob(const LaunchInfo& launch, int hosts, const Device& device, int threads) {
+  std::string text = absl::StrCat(DescribeBuild(), "; rank ", launch.rank, " of ", launch.size);
+  if (hosts > 0) absl::StrAppend(&text, " on ", hosts, hosts == 1 ? " host" : " hosts");
+  return absl::StrCat(text, ", ", NameOf(launch.launcher), "; ", device.id().ToString(), " with ",
+                      threads, threads == 1 ? " thread" : " threads", ", driver none");
+}
+
+}  // namespace
+
 struct World::State {
   LaunchInfo launch;
   Device device;
   LogSink log;
+  std::string description;
   std::shared_ptr<Store> store;
   std::shared_ptr<ProcessGroup> group;
   Mesh mesh;  // one for all callers: its copies share what the shard layer keeps in its slot
@@ -53,10 +67,15 @@ const Device& World::device() const { return state_->device; }
 ProcessGroup& World::group() const { return *state_->group; }
 Store& World::store() const { return *state_->store; }
 const LogSink& World::log() const { return state_->log; }
+std::string Describe(const World& world) { return world.state_->description; }
 
 Mesh World::mesh() const {
   if (!state_->mesh.defined()) {
-    state_->mesh = Mesh(state_->group, state_->store, state_->device, state_->log);
+    MeshGroups groups{.all = state_->group,
+                      .shard = state_->group,
+                      .replicate = MakeLocalGroup(),
+                      .description = state_->description};
+    state_->mesh = Mesh(std::move(groups), state_->store, state_->device, state_->log);
   }
   return state_->mesh;
 }
@@ -78,7 +97,8 @@ Mesh World::MakeMesh(int shard_size) const {
   }
   MeshGroups groups{.all = state_->group,
                     .shard = state_->group->Split("shard", shard),
-                    .replicate = state_->group->Split("replicate", replicate)};
+                    .replicate = state_->group->Split("replicate", replicate),
+                    .description = state_->description};
   mesh = Mesh(std::move(groups), state_->store, state_->device, state_->log);
   return mesh;
 }
@@ -91,7 +111,15 @@ absl::StatusOr<World> World::FromEnvironment(WorldOptions options) {
 
 absl::StatusOr<World> World::FromLaunch(const LaunchInfo& launch, WorldOptions options) {
   Warn(launch.warnings, launch.rank, options.log);
-  if (launch.size == 1) return FromStore(nullptr, 0, 1, std::move(options));
+  absl::StatusOr<World> world = launch.size == 1 ? Join(MakeMemoryStore(), launch, 1, 1, options)
+                                                 : Meet(launch, std::move(options));
+  if (world.ok() && launch.rank == 0 && world->log()) {
+    world->log()({.level = LogLevel::kInfo, .rank = 0, .text = Describe(*world)});
+  }
+  return world;
+}
+
+absl::StatusOr<World> World::Meet(const LaunchInfo& launch, WorldOptions options) {
   LaunchInfo known = launch;
   if (!options.address.empty()) known.own_address = options.address;
   const absl::Time deadline = absl::Now() + options.rendezvous_timeout;
@@ -102,7 +130,7 @@ absl::StatusOr<World> World::FromLaunch(const LaunchInfo& launch, WorldOptions o
   known.local_size = meeting->local_size;
   options.address = meeting->address;
   options.rendezvous_timeout = std::max(deadline - absl::Now(), absl::Seconds(1));
-  return Join(meeting->store, known, meeting->cpu_sharers, options);
+  return Join(meeting->store, known, meeting->hosts, meeting->cpu_sharers, options);
 }
 
 absl::StatusOr<World> World::FromStore(std::shared_ptr<Store> store, int rank, int size,
@@ -117,10 +145,10 @@ absl::StatusOr<World> World::FromStore(std::shared_ptr<Store> store, int rank, i
   LaunchInfo launch;
   launch.rank = launch.local_rank = rank;
   launch.size = launch.local_size = size;
-  return Join(std::move(store), launch, size, options);
+  return Join(std::move(store), launch, size == 1 ? 1 : 0, size, options);
 }
 
-absl::StatusOr<World> World::Join(std::shared_ptr<Store> store, const LaunchInfo& launch,
+absl::StatusOr<World> World::Join(std::shared_ptr<Store> store, const LaunchInfo& launch, int hosts,
                                   int cpu_sharers, const WorldOptions& options) {
   if (options.threads < 0) {
     return absl::InvalidArgumentError(absl::StrCat("threads is ", options.threads));
@@ -151,6 +179,7 @@ absl::StatusOr<World> World::Join(std::shared_ptr<Store> store, const LaunchInfo
   });
   if (!device.ok()) return device.status();
   state->device = *std::move(device);
+  state->description = DescribeJob(launch, hosts, state->device, threads);
   state->store = MakePrefixStore(store, "user/");
   if (launch.size == 1) {
     state->group = MakeLocalGroup();

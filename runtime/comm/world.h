@@ -53,7 +53,8 @@ class World {
   //   the ranks that did not arrive; kUnavailable when a connection broke.
   static absl::StatusOr<World> FromEnvironment(WorldOptions options = {});
 
-  // As FromEnvironment, for a caller that knows what the environment would say.
+  // As FromEnvironment, for a caller that knows what the environment would say. Rank 0 logs what
+  // Describe says, in either.
   static absl::StatusOr<World> FromLaunch(const LaunchInfo& launch, WorldOptions options = {});
 
   // Joins ranks that share `store`, which must hold no keys of another world. For ranks that are
@@ -94,11 +95,19 @@ class World {
   absl::Status Finish();
 
  private:
+  friend std::string Describe(const World& world);
   struct State;
+  static absl::StatusOr<World> Meet(const LaunchInfo& launch, WorldOptions options);
+  // `hosts` is 0 where nobody counted them.
   static absl::StatusOr<World> Join(std::shared_ptr<Store> store, const LaunchInfo& launch,
-                                    int cpu_sharers, const WorldOptions& options);
+                                    int hosts, int cpu_sharers, const WorldOptions& options);
   explicit World(std::shared_ptr<State> state);
   std::shared_ptr<State> state_;
 };
+
+// One line about the job as this rank sees it: the library's version and what it was built with,
+// rank and ranks, hosts where the ranks met through a launch, launcher, device, threads, driver.
+// Reports of failed steps carry it.
+std::string Describe(const World& world);
 
 }  // namespace sherd

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "sherd/runtime/comm/forwarding_group.h"
+#include "sherd/runtime/core/events.h"
+#include "sherd/shard/context.h"
 #include "tests/shard/model.h"
 
 namespace sherd::testing {
@@ -86,6 +88,24 @@ TEST_P(FailingGroupTest, EndsTheStepOnAllRanks) {
     for (const Unit* unit : UnitsOf(model)) EXPECT_FALSE(unit->unsharded()) << unit->name();
   };
   EXPECT_TRUE(Contains(ErrorOf([&] { RunRanks(2, run, options); }), "injected"));
+}
+
+TEST(FailureReport, SaysWhatFailedInWhichJobAndWhatWasInFlight) {
+  std::vector<std::string> reports;
+  RunRanks(1,
+           [&](World& world) {
+             EventLog events({.rank = 0});
+             const auto context = ShardContext::Of(world.mesh());
+             context->SetEvents(&events);
+             context->Fail("the disk is full");
+             ASSERT_EQ(reports.size(), 1u);
+             const std::string expected = "a step failed: the disk is full\n" + Describe(world) +
+                                          "\nrank 0: 0 running, 0 queued";
+             EXPECT_EQ(reports[0].substr(0, expected.size()), expected);
+           },
+           {.log = [&](const LogRecord& record) {
+             if (record.level == LogLevel::kError) reports.emplace_back(record.text);
+           }});
 }
 
 // A forward gathers root, block0, block1; a backward root, block1, block0 and reduces block1,

@@ -270,6 +270,10 @@ class Rendezvous {
     absl::StatusOr<int64_t> order = meeting_.store->Add(HostKey(), 1);
     if (!order.ok()) return order.status();
     arrival_order_ = static_cast<int>(*order) - 1;
+    if (arrival_order_ == 0) {
+      const absl::Status counted = meeting_.store->Add("hosts", 1).status();
+      if (!counted.ok()) return counted;
+    }
     return meeting_.store->Add(CpuKey(), 1).status();
   }
 
@@ -282,6 +286,7 @@ class Rendezvous {
     int on_host = 1;
     absl::Status status = read(CpuKey(), meeting_.cpu_sharers);
     if (status.ok()) status = read(HostKey(), on_host);
+    if (status.ok()) status = read("hosts", meeting_.hosts);
     meeting_.local_rank = launch_.local_known ? launch_.local_rank : arrival_order_;
     meeting_.local_size = launch_.local_known ? launch_.local_size : on_host;
     return status;

@@ -17,6 +17,7 @@ struct Meeting {
   std::string address;           // where peers reach this rank
   int local_rank = 0;
   int local_size = 1;
+  int hosts = 1;        // that ranks run on, told apart by name and boot
   int cpu_sharers = 1;  // ranks that may use the same CPUs as this one, itself included
   std::vector<std::string> warnings;  // what the user should know, each a sentence
 };
