@@ -24,6 +24,14 @@ if(SHERD_SANITIZE)
   target_link_options(sherd_compile_options INTERFACE -fsanitize=${SHERD_SANITIZE})
 endif()
 
+# Shared libraries show what exports.map.in lists, and lack nothing when they are linked. Tests look at
+# the insides, so a build with tests shows everything.
+set(SHERD_EXPORTS "")
+if(BUILD_SHARED_LIBS AND NOT SHERD_BUILD_TESTS AND NOT SHERD_SANITIZE AND CMAKE_SYSTEM_NAME STREQUAL Linux)
+  set(SHERD_EXPORTS ${CMAKE_CURRENT_BINARY_DIR}/exports.map)
+  configure_file(${CMAKE_CURRENT_LIST_DIR}/exports.map.in ${SHERD_EXPORTS} @ONLY)
+endif()
+
 add_library(sherd INTERFACE)
 add_library(sherd::sherd ALIAS sherd)
 set_property(GLOBAL PROPERTY SHERD_LAYERS sherd)
@@ -37,10 +45,15 @@ function(sherd_layer name)
   set_target_properties(${target} PROPERTIES
     EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF VISIBILITY_INLINES_HIDDEN ON
     DEFINE_SYMBOL "" INSTALL_RPATH "$ORIGIN"
+    SHERD_PUBLIC "${LAYER_PUBLIC}" SHERD_PRIVATE "${LAYER_PRIVATE}"
     VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${SHERD_INCLUDE_ROOT}>)
   target_link_libraries(${target} PUBLIC ${LAYER_PUBLIC} PRIVATE ${LAYER_PRIVATE} $<BUILD_INTERFACE:sherd_compile_options>)
+  if(SHERD_EXPORTS)
+    target_link_options(${target} PRIVATE LINKER:--version-script=${SHERD_EXPORTS} LINKER:-z,defs)
+    set_target_properties(${target} PROPERTIES LINK_DEPENDS ${SHERD_EXPORTS})
+  endif()
   target_link_libraries(sherd INTERFACE ${target})
   set_property(GLOBAL APPEND PROPERTY SHERD_LAYERS ${target})
 endfunction()
