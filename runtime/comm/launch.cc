@@ -70,7 +70,7 @@ class Variables {
     }
   }
 
-  void Complain(std::string text) {
+  void Complain(const std::string& text) {
     if (status_.ok()) {
       status_ = absl::InvalidArgumentError(absl::StrCat("launch environment: ", text));
     }

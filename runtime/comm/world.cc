@@ -130,7 +130,7 @@ absl::StatusOr<World> World::Meet(const LaunchInfo& launch, WorldOptions options
   known.local_size = meeting->local_size;
   options.address = meeting->address;
   options.rendezvous_timeout = std::max(deadline - absl::Now(), absl::Seconds(1));
-  return Join(meeting->store, known, meeting->hosts, meeting->cpu_sharers, options);
+  return Join(meeting->store, known, meeting->hosts, meeting->cpu_sharers, std::move(options));
 }
 
 absl::StatusOr<World> World::FromStore(std::shared_ptr<Store> store, int rank, int size,
@@ -145,11 +145,11 @@ absl::StatusOr<World> World::FromStore(std::shared_ptr<Store> store, int rank, i
   LaunchInfo launch;
   launch.rank = launch.local_rank = rank;
   launch.size = launch.local_size = size;
-  return Join(std::move(store), launch, size == 1 ? 1 : 0, size, options);
+  return Join(store, launch, size == 1 ? 1 : 0, size, std::move(options));
 }
 
-absl::StatusOr<World> World::Join(std::shared_ptr<Store> store, const LaunchInfo& launch, int hosts,
-                                  int cpu_sharers, const WorldOptions& options) {
+absl::StatusOr<World> World::Join(const std::shared_ptr<Store>& store, const LaunchInfo& launch,
+                                  int hosts, int cpu_sharers, WorldOptions options) {
   if (options.threads < 0) {
     return absl::InvalidArgumentError(absl::StrCat("threads is ", options.threads));
   }
@@ -159,19 +159,19 @@ absl::StatusOr<World> World::Join(std::shared_ptr<Store> store, const LaunchInfo
   state->launch = launch;
   // Units of a mesh know their rank in it; a line says the rank in the world.
   if (options.log) {
-    state->log = [sink = options.log, rank = launch.rank](LogRecord record) {
+    state->log = [sink = std::move(options.log), rank = launch.rank](LogRecord record) {
       record.rank = rank;
       sink(record);
     };
   }
   const int threads = options.threads == 0 ? share : options.threads;
-  if (threads > share && options.log) {
-    options.log({.level = LogLevel::kWarning,
-                 .rank = launch.rank,
-                 .text = absl::StrCat("this rank computes with ", threads, " threads, but may use ",
-                                      cpus, " CPUs, which ", cpu_sharers,
-                                      " ranks share; launchers "
-                                      "that bind ranks to cores have an option not to")});
+  if (threads > share && state->log) {
+    state->log({.level = LogLevel::kWarning,
+                .rank = launch.rank,
+                .text = absl::StrCat("this rank computes with ", threads, " threads, but may use ",
+                                     cpus, " CPUs, which ", cpu_sharers,
+                                     " ranks share; launchers "
+                                     "that bind ranks to cores have an option not to")});
   }
   absl::StatusOr<Device> device = StatusOrOf([&] {
     return Device::Cpu(

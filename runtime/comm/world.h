@@ -99,8 +99,8 @@ class World {
   struct State;
   static absl::StatusOr<World> Meet(const LaunchInfo& launch, WorldOptions options);
   // `hosts` is 0 where nobody counted them.
-  static absl::StatusOr<World> Join(std::shared_ptr<Store> store, const LaunchInfo& launch,
-                                    int hosts, int cpu_sharers, const WorldOptions& options);
+  static absl::StatusOr<World> Join(const std::shared_ptr<Store>& store, const LaunchInfo& launch,
+                                    int hosts, int cpu_sharers, WorldOptions options);
   explicit World(std::shared_ptr<State> state);
   std::shared_ptr<State> state_;
 };

@@ -57,7 +57,7 @@ struct TwoHosts {
     WorldOptions options{.threads = 1, .rendezvous_timeout = absl::Seconds(20)};
     options.log = [&](const LogRecord& record) {
       std::lock_guard<std::mutex> lock(mutex);
-      warnings.emplace_back(record.text);
+      if (record.level == LogLevel::kWarning) warnings.emplace_back(record.text);
     };
     auto join = [&](int rank) {
       absl::StatusOr<World> world = World::FromLaunch(launches[rank], options);
