@@ -65,8 +65,16 @@ four() {
   connected "$what" 4 rank0 rank1 rank2 rank3
 }
 
-# The addresses that rank 0 listens on, seen while it waits for the others.
-listening() { ip netns exec "$ns_a" ss -Htln 'sport = 29400' | awk '{print $4}' | sort | xargs; }
+# The addresses at which somebody on host a listens on the master's port, waiting for that.
+listening() {
+  local tries
+  for ((tries = 0; tries < 60; ++tries)); do
+    ip netns exec "$ns_a" ss -Htln 'sport = 29400' | grep -q . && break
+    sleep 0.05
+  done
+  sleep 0.2
+  ip netns exec "$ns_a" ss -Htln 'sport = 29400' | awk '{print $4}' | sort | xargs
+}
 
 hosts_with_number_and_name() {
   four 'two hosts, MASTER_ADDR an IPv4 number' sum MASTER_ADDR=10.77.0.1
@@ -76,7 +84,6 @@ hosts_with_number_and_name() {
   printf '127.0.0.1 localhost\n127.0.1.1 hosta\n' > "$work/hosts-a"
   four 'two hosts, where the name is 127.0.1.1 on its own host' sum MASTER_ADDR=hosta
   rank 0 4 a meet MASTER_ADDR=hosta
-  sleep 1
   local what='  ... where rank 0 listens on 127.0.1.1 and the one interface' found
   found=$(listening)
   if [ "$found" = '10.77.0.1:29400 127.0.1.1:29400' ]; then row "$what" "$found"; else fail "$what" "$found" "$work/rank0"; fi
@@ -104,7 +111,7 @@ hosts_with_out_of_step() {
 s=socket.socket(); s.setsockopt(socket.SOL_SOCKET,socket.SO_REUSEADDR,1)
 s.bind(("10.77.0.1",29400)); s.listen(); time.sleep(float(sys.argv[1]))'
   start 9 "$work/on" a python3 -c "$server" 20
-  sleep 1
+  listening > /dev/null
   rank 0 2 a meet MASTER_ADDR=10.77.0.1 LOCAL_WORLD_SIZE=1
   rank 1 2 b meet MASTER_ADDR=10.77.0.1 LOCAL_WORLD_SIZE=1 LOCAL_RANK=0
   finish 0 1
@@ -113,7 +120,7 @@ s.bind(("10.77.0.1",29400)); s.listen(); time.sleep(float(sys.argv[1]))'
   kill "${pids[9]}" 2> /dev/null
   finish 9
   start 9 "$work/on" a python3 -c "$server" 4
-  sleep 1
+  listening > /dev/null
   four 'MASTER_PORT is taken for 3 s more' sum MASTER_ADDR=10.77.0.1
   finish 9
 
@@ -140,7 +147,6 @@ hosts_with_two_networks() {
   four "$what, where the name is 127.0.1.1 on its own host" sum MASTER_ADDR=hosta
   warned '  ... where rank 0 listens on both, and warns' '10.77.0.1, 10.88.0.1; SHERD_ADDRESS names the one to use' rank0
   rank 0 4 a meet MASTER_ADDR=hosta SHERD_ADDRESS=10.88.0.1
-  sleep 1
   found=$(listening)
   finish 0
   if [ "$found" = '10.88.0.1:29400 127.0.1.1:29400' ]; then

@@ -299,7 +299,7 @@ TEST_F(Meeting, TheFileWithTheSecretIsForThisUserAlone) {
             .ok());
   });
   struct stat info {};
-  for (int tries = 0; tries < 200 && stat((file_directory_ + "/job_1").c_str(), &info) != 0;
+  for (int tries = 0; tries < 500 && stat((file_directory_ + "/job_1").c_str(), &info) != 0;
        ++tries) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
