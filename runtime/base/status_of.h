@@ -16,6 +16,7 @@ namespace sherd {
 // sherd::status, one function for each call of the engine, are made of this.
 // Errors: the status of a sherd::Error; kResourceExhausted for std::bad_alloc; kUnknown with the
 //   text of any other exception. What `body` had changed by then is as its own contract says.
+// Threads: safe.
 absl::Status StatusOf(absl::FunctionRef<void()> body) noexcept;
 
 // The same for a function with a result, which may be of any type that can be moved.

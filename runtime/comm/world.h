@@ -43,6 +43,8 @@ struct WorldOptions {
 // All ranks of a job, seen from one of them: who we are, our device, and the group to talk through.
 //
 // An object the trainer makes and keeps; several may live in one process. Movable.
+// Threads: one at a time for mesh, MakeMesh and Finish; the rest only reads. Its group has rules of
+// its own, and can be aborted from anywhere.
 // Ownership: meshes keep the group alive; the destructor leaves the rest in order.
 class World {
  public:

@@ -15,6 +15,8 @@ namespace sherd {
 // A strided view of a Storage. A handle: cheap to copy, copies share the elements.
 //
 // Knows nothing of gradients. Element order is row-major; strides are in elements.
+// Threads: handles of one tensor may be copied, dropped and read on any thread; who writes elements
+// while others use them is the caller's to order.
 class Tensor {
  public:
   Tensor() = default;
