@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "sherd/runtime/base/json_text.h"
 #include "sherd/shard/timeline.h"
 
 namespace sherd {
@@ -28,39 +29,6 @@ constexpr char kHeadEnd[] = "\"},\"traceEvents\":[";
 constexpr char kTime[] = "{\"ts\":";
 constexpr char kNameEvent[] = ",\"ph\":\"M\"";  // of a process or thread, at no time
 constexpr char kTail[] = "]}";
-
-// Length of the UTF-8 sequence that begins here; 0 if none does.
-size_t Utf8Length(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const size_t length = byte(0) < 0x80 ? 1 : byte(0) >= 0xf0 ? 4 : byte(0) >= 0xe0 ? 3 : 2;
-  if (length > text.size() || (byte(0) >= 0x80 && byte(0) < 0xc2) || byte(0) > 0xf4) return 0;
-  for (size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  }
-  const bool overlong = (byte(0) == 0xe0 && byte(1) < 0xa0) || (byte(0) == 0xf0 && byte(1) < 0x90);
-  const bool surrogate = byte(0) == 0xed && byte(1) >= 0xa0;
-  const bool too_large = byte(0) == 0xf4 && byte(1) >= 0x90;
-  return overlong || surrogate || too_large ? 0 : length;
-}
-
-std::string Quoted(std::string_view text) {
-  std::string json = "\"";
-  for (size_t i = 0; i < text.size();) {
-    const char c = text[i];
-    const size_t length = Utf8Length(text.substr(i));
-    if (c == '"' || c == '\\') {
-      json += {'\\', c};
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      absl::StrAppendFormat(&json, "\\u%04x", c);
-    } else if (length == 0) {
-      json += "\\ufffd";
-    } else {
-      json.append(text, i, length);
-    }
-    i += std::max<size_t>(length, 1);
-  }
-  return json + "\"";
-}
 
 // Microseconds with all nanoseconds, as traces have them.
 std::string Micros(int64_t ns) {
@@ -92,18 +60,18 @@ class TraceLines {
   void Name(const char* what, int thread, const std::string& name) {
     lines_->push_back(absl::StrCat(kTime, "0.000", kNameEvent, ",\"pid\":", log_.rank(),
                                    ",\"tid\":", thread, ",\"name\":\"", what,
-                                   "\",\"args\":{\"name\":", Quoted(name), "}}"));
+                                   "\",\"args\":{\"name\":", JsonQuoted(name), "}}"));
   }
   void Line(const Event& event, int64_t time_ns, const char* ph, const std::string& title,
             const std::string& more) {
-    std::string args = absl::StrCat("\"unit\":", Quoted(log_.NameOf(event.unit)), ",\"phase\":\"",
-                                    std::string(NameOf(event.phase)),
+    std::string args = absl::StrCat("\"unit\":", JsonQuoted(log_.NameOf(event.unit)),
+                                    ",\"phase\":\"", std::string(NameOf(event.phase)),
                                     "\",\"sequence\":", event.sequence, ",\"bytes\":", event.bytes);
     if (event.enqueue_ns != 0 && event.start_ns != 0)
       absl::StrAppend(&args, ",\"queued_us\":", Micros(event.start_ns - event.enqueue_ns));
     lines_->push_back(absl::StrCat(
         kTime, Micros(time_ns + shift_ns_), ",\"ph\":\"", ph, "\"", more, ",\"pid\":", log_.rank(),
-        ",\"tid\":", static_cast<int>(event.lane), ",\"name\":", Quoted(title), ",\"cat\":\"",
+        ",\"tid\":", static_cast<int>(event.lane), ",\"name\":", JsonQuoted(title), ",\"cat\":\"",
         std::string(NameOf(event.kind)), "\",\"args\":{", args, "}}"));
   }
 
