@@ -131,7 +131,7 @@ class GlooGroup final : public ProcessGroup {
   template <typename Body>
   void Collective(const CollectiveCall& call, const Body& body) {
     internal::SigpipeGuard sigpipe;
-    link_->Begin(channel_);
+    link_->Begin(channel_, call);
     struct AtEnd {
       GlooGroup& group;
       ~AtEnd() { group.link_->End(group.channel_); }

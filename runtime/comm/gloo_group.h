@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -21,6 +22,8 @@ struct GlooOptions {
   std::string address = "127.0.0.1";
   // How long to wait for peers when connecting.
   absl::Duration connect_timeout = absl::Minutes(5);
+  // Asked while connecting, every 50 ms: whether to give up. Null: never.
+  std::function<bool()> should_stop;
   // How long one collective may take, the wait for slower ranks included. Saving a checkpoint or
   // evaluating on one rank only counts into the wait of the others.
   absl::Duration timeout = absl::Minutes(10);
@@ -33,11 +36,10 @@ struct GlooOptions {
 //
 // COLLECTIVE. `store` is only used to find each other, and, while the group lives, to spread the
 // news of an Abort; its keys must be of this job and this generation (see PrefixStore).
-// Threads: starts two threads, Gloo's own and a watchdog; both block all signals. The caller's
-// signal
-//   mask is as before when this returns.
-// Errors: kDeadlineExceeded naming the ranks that did not come; kUnavailable when the store or a
-//   connection broke.
+// Threads: starts three threads, Gloo's own, a watchdog and one that talks to the store; all block
+//   all signals. The caller's signal mask is as before when this returns.
+// Errors: kDeadlineExceeded naming the ranks that did not come, or kCancelled when one was told to
+//   stop; kUnavailable when the store or a connection broke.
 absl::StatusOr<std::unique_ptr<ProcessGroup>> ConnectGloo(std::shared_ptr<Store> store, int rank,
                                                           int size, GlooOptions options);
 

@@ -243,6 +243,7 @@ absl::StatusOr<LaunchInfo> ParseLaunch(const GetEnv& get) {
     v.Complain(absl::StrCat("SHERD_SECRET has ", info.secret.size(), " bytes; at most ",
                             kMaxSecretBytes, " are allowed"));
   }
+  info.error_file = v.Text("TORCHELASTIC_ERROR_FILE");
   if (v.Has("TMPDIR")) info.temp_directory = v.Text("TMPDIR");
   if (!v.status().ok()) return v.status();
   return info;

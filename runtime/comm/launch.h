@@ -33,6 +33,9 @@ struct LaunchInfo {
   std::string own_address;     // where peers reach this rank, "" when unset
   std::string secret;          // keeps strangers out, "" when unset; at most 200 bytes
   std::string temp_directory = "/tmp";
+  // Where torchrun's agent looks for what a failed process has to say (see failure_file.h), "" when
+  // unset.
+  std::string error_file;
   std::vector<std::string> warnings;  // what looks like a mistake but may be meant
 
   // Whether all ranks are known to share this host.

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "sherd/runtime/base/status_of.h"
 #include "sherd/runtime/base/version.h"
 #include "sherd/runtime/comm/gloo_group.h"
 #include "sherd/runtime/comm/internal/host_address.h"
 #include "sherd/runtime/comm/internal/rendezvous.h"
+#include "sherd/runtime/comm/internal/survivors.h"
 #include "sherd/runtime/comm/local_group.h"
 
 namespace sherd {
@@ -30,6 +30,9 @@ std::string DescribeJob(const LaunchInfo& launch, int hosts, const Device& devic
 
 struct World::State {
   LaunchInfo launch;
+  WorldOptions options;               // for a next world
+  std::shared_ptr<Store> base_store;  // of all generations
+  int last_tried = 0;                 // the latest generation that this rank has tried to join
   Device device;
   LogSink log;
   std::string description;
@@ -52,6 +55,12 @@ void Warn(const std::vector<std::string>& warnings, int rank, const LogSink& log
     if (log) log({.level = LogLevel::kWarning, .rank = rank, .text = warning});
   }
 }
+
+std::shared_ptr<Store> KeysOf(std::shared_ptr<Store> store, int generation) {
+  if (generation == 0) return store;
+  return MakePrefixStore(std::move(store), absl::StrCat("generation/", generation, "/"));
+}
+
 }  // namespace
 
 World::World(std::shared_ptr<State> state) : state_(std::move(state)) {}
@@ -66,6 +75,7 @@ int World::local_size() const { return state_->launch.local_size; }
 const Device& World::device() const { return state_->device; }
 ProcessGroup& World::group() const { return *state_->group; }
 Store& World::store() const { return *state_->store; }
+int World::generation() const { return state_->options.generation; }
 const LogSink& World::log() const { return state_->log; }
 std::string Describe(const World& world) { return world.state_->description; }
 
@@ -122,15 +132,18 @@ absl::StatusOr<World> World::FromLaunch(const LaunchInfo& launch, WorldOptions o
 absl::StatusOr<World> World::Meet(const LaunchInfo& launch, WorldOptions options) {
   LaunchInfo known = launch;
   if (!options.address.empty()) known.own_address = options.address;
-  const absl::Time deadline = absl::Now() + options.rendezvous_timeout;
-  absl::StatusOr<internal::Meeting> meeting = internal::Meet(known, options.rendezvous_timeout);
+  const internal::Patience patience(options.rendezvous_timeout, options.should_stop);
+  absl::StatusOr<internal::Meeting> meeting = internal::Meet(known, patience);
   if (!meeting.ok()) return meeting.status();
   Warn(meeting->warnings, launch.rank, options.log);
   known.local_rank = meeting->local_rank;
   known.local_size = meeting->local_size;
   options.address = meeting->address;
-  options.rendezvous_timeout = std::max(deadline - absl::Now(), absl::Seconds(1));
-  return Join(meeting->store, known, meeting->hosts, meeting->cpu_sharers, std::move(options));
+  options.rendezvous_timeout = std::max(patience.left(), absl::Seconds(1));
+  absl::StatusOr<World> world =
+      Join(meeting->store, known, meeting->hosts, meeting->cpu_sharers, std::move(options));
+  if (world.ok()) world->state_->options.rendezvous_timeout = patience.limit;
+  return world;
 }
 
 absl::StatusOr<World> World::FromStore(std::shared_ptr<Store> store, int rank, int size,
@@ -155,8 +168,15 @@ absl::StatusOr<World> World::Join(const std::shared_ptr<Store>& store, const Lau
   }
   const int cpus = internal::UsableCpus();
   const int share = std::max(cpus / cpu_sharers, 1);
+  if (options.generation < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("generation is ", options.generation));
+  }
   auto state = std::make_shared<State>();
   state->launch = launch;
+  state->options = options;
+  state->base_store = store;
+  state->last_tried = options.generation;
+  const std::shared_ptr<Store> keys = KeysOf(store, options.generation);
   // Units of a mesh know their rank in it; a line says the rank in the world.
   if (options.log) {
     state->log = [sink = std::move(options.log), rank = launch.rank](LogRecord record) {
@@ -180,15 +200,16 @@ absl::StatusOr<World> World::Join(const std::shared_ptr<Store>& store, const Lau
   if (!device.ok()) return device.status();
   state->device = *std::move(device);
   state->description = DescribeJob(launch, hosts, state->device, threads);
-  state->store = MakePrefixStore(store, "user/");
+  state->store = MakePrefixStore(keys, "user/");
   if (launch.size == 1) {
     state->group = MakeLocalGroup();
   } else {
     absl::StatusOr<std::unique_ptr<ProcessGroup>> group = ConnectGloo(
-        MakePrefixStore(store, "gloo/"), launch.rank, launch.size,
+        MakePrefixStore(keys, "gloo/"), launch.rank, launch.size,
         {.device = state->device,
          .address = options.address.empty() ? internal::LoopbackAddress() : options.address,
          .connect_timeout = options.rendezvous_timeout,
+         .should_stop = options.should_stop,
          .timeout = options.collective_timeout,
          .piece_bytes = options.piece_bytes});
     if (!group.ok()) return group.status();
@@ -196,6 +217,21 @@ absl::StatusOr<World> World::Join(const std::shared_ptr<Store>& store, const Lau
   }
   if (options.wrap_group) state->group = options.wrap_group(std::move(state->group));
   return World(std::move(state));
+}
+
+absl::StatusOr<World> World::Regroup(const RegroupOptions& options) {
+  state_->group->Abort(absl::CancelledError("it forms a new world"));
+  WorldOptions next = state_->options;
+  next.generation = ++state_->last_tried;
+  absl::StatusOr<internal::Survivors> survivors = internal::AgreeOnSurvivors(
+      *KeysOf(state_->base_store, next.generation), rank(), size(), options);
+  if (!survivors.ok()) return survivors.status();
+  LaunchInfo launch = state_->launch;
+  launch.rank = survivors->rank;
+  launch.size = static_cast<int>(survivors->ranks.size());
+  launch.local_rank = survivors->local_rank;
+  launch.local_size = survivors->local_size;
+  return Join(state_->base_store, launch, survivors->hosts, launch.local_size, std::move(next));
 }
 
 absl::Status World::Finish() {

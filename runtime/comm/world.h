@@ -26,6 +26,9 @@ struct WorldOptions {
   MemorySource memory = {};
   // How long to wait for all ranks to arrive. Raise it for jobs whose ranks start minutes apart.
   absl::Duration rendezvous_timeout = absl::Minutes(5);
+  // Asked every 50 ms while ranks are waited for: whether to give up, as when the launcher has sent
+  // SIGTERM (the signal's handler is the program's own). One that gives up ends the wait of all.
+  std::function<bool()> should_stop;
   // How long one collective may take, the wait for slower ranks included.
   absl::Duration collective_timeout = absl::Minutes(10);
   // Messages are cut into pieces of this size, a multiple of 64 from 64 KiB on and the same on all
@@ -36,8 +39,23 @@ struct WorldOptions {
   // The address other ranks reach this one at. "": loopback when all ranks share a host, otherwise
   // the address this host uses to reach the master.
   std::string address;
+  // Which world of a store this is, from 0: each has keys of its own, so a store that outlives a
+  // failed world serves the next. The same on all ranks, and higher than any before.
+  int generation = 0;
   // Wraps the group before anybody sees it, e.g. in MakeRecordingGroup. For tests.
   std::function<std::shared_ptr<ProcessGroup>(std::shared_ptr<ProcessGroup>)> wrap_group;
+};
+
+// How survivors of a failed world come together.
+struct RegroupOptions {
+  // How long to wait for ranks to come. It ends at once when `expected_ranks` have come, so tell
+  // that, when it is known, or every regrouping without a dead rank takes this long.
+  absl::Duration wait = absl::Seconds(30);
+  // 0: all ranks of the failed world.
+  int expected_ranks = 0;
+  // Fewer are an error on all that came. 0: more than half of the failed world's ranks, so that two
+  // halves that cannot see each other do not both go on.
+  int min_ranks = 0;
 };
 
 // All ranks of a job, seen from one of them: who we are, our device, and the group to talk through.
@@ -59,9 +77,9 @@ class World {
   // Describe says, in either.
   static absl::StatusOr<World> FromLaunch(const LaunchInfo& launch, WorldOptions options = {});
 
-  // Joins ranks that share `store`, which must hold no keys of another world. For ranks that are
-  // threads, and for programs that have a way of their own to find each other. With size 1 the
-  // store may be null.
+  // Joins ranks that share `store`, which must hold no keys of another world of this generation.
+  // For ranks that are threads, and for programs that have a way of their own to find each other.
+  // With size 1 the store may be null.
   // COLLECTIVE. Errors: as FromEnvironment. REQUIRES: 0 <= rank < size.
   static absl::StatusOr<World> FromStore(std::shared_ptr<Store> store, int rank, int size,
                                          WorldOptions options = {});
@@ -78,6 +96,8 @@ class World {
   int local_size() const;
   const Device& device() const;
   ProcessGroup& group() const;
+  // Counts the worlds that one store has served, from 0.
+  int generation() const;
   // A name space shared by all ranks.
   Store& store() const;
   const LogSink& log() const;
@@ -90,6 +110,19 @@ class World {
   // COLLECTIVE. Threads: one caller at a time. Cost: two splits the first time.
   // Errors (thrown): kInvalidArgument unless shard_size divides size(); those of a collective.
   Mesh MakeMesh(int shard_size) const;
+
+  // Forms a new world in the same process, of the ranks of this one that call this: after a
+  // failure, to go on without a restart. Ranks keep their order and are counted anew from 0. What
+  // belongs to this world (group, meshes, sharded models) is dead; it may be destroyed before or
+  // after.
+  //
+  // COLLECTIVE among the survivors. Aborts this world's group if it has not failed. The store must
+  // have survived: one that rank 0 serves goes with rank 0, and one given to FromStore is the
+  // program's. Options are those this world was made with, `generation` is the next one; a second
+  // try takes the one after.
+  // Errors: kFailedPrecondition naming the ranks that came when they are too few, and on a rank
+  //   that came too late; kUnavailable when the store is gone; then those of FromStore.
+  absl::StatusOr<World> Regroup(const RegroupOptions& options = {});
 
   // Waits for every rank, then leaves. Afterwards the group refuses collectives. No effect the
   // second time.

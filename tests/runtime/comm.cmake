@@ -1,5 +1,5 @@
 foreach(test comm_agree_test comm_group_test comm_split_test comm_wire_test comm_failure_test comm_diagnosis_test comm_checked_test comm_describe_test comm_exchange_test
-             comm_listener_test comm_session_test)
+             comm_failure_file_test comm_listener_test comm_meeting_end_test comm_regroup_test comm_session_test)
   sherd_test(${test} LIBS sherd::comm sherd_test_support LABELS tsan asan)
 endforeach()
 foreach(test comm_store_test comm_launch_test)

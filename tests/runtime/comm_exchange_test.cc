@@ -53,7 +53,7 @@ void RunTransfer(CollectiveOp op, const std::function<void(Exchange&, int rank)>
                                 .dtype = DType::kBF16,
                                 .types = {DType::kF32, DType::kBF16, DType::kF32}};
       const SigpipeGuard sigpipe;
-      (*link)->Begin(channel);
+      (*link)->Begin(channel, call);
       try {
         Exchange exchange(**link, channel, call);
         exchange.Agree();

@@ -1,7 +1,9 @@
 // What ranks see when one of them calls something else, aborts, is late, or goes away.
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -89,6 +91,39 @@ TEST(CommAbort, WakesEveryRankAndForkWithRankAndText) {
       EXPECT_EQ(e.code(), absl::StatusCode::kAborted);
       ExpectHas(e, {"rank 2 aborted", "the loss is NaN in step 12"});
     }
+  });
+}
+
+TEST(CommAbort, TellsTheLastCollectiveOfTheRankThatAborted) {
+  RunFailing(2, [](World& w) {
+    std::vector<float> data(8);
+    w.group().AllReduce(data.data(), 8, DType::kF32, {.module_path = "unit 'head'"});
+    if (w.rank() == 1) w.group().Abort(absl::InternalError("no memory"));
+    ExpectHas(
+        Thrown([&] { w.group().Barrier(); }),
+        {"rank 1 aborted: no memory; the last collective of rank 1 was all_reduce of 32 bytes "
+         "of f32 (#1) in unit 'head' on 'world'"});
+  });
+}
+
+TEST(CommAbort, TellsTheCollectiveThatRunsInAnotherThread) {
+  RunFailing(2, [](World& w) {
+    std::unique_ptr<ProcessGroup> gather = w.group().Fork("gather");
+    w.group().Barrier();
+    if (w.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::seconds(2));
+      ExpectHas(Thrown([&] { w.group().Barrier(); }),
+                {"rank 0 aborted: enough; rank 0 was in all_gather of 4 bytes (#1) in unit 'b' on "
+                 "'gather'"});
+      return;
+    }
+    std::thread other([&] {
+      float full[2] = {};
+      Thrown([&] { gather->AllGather(full, full, 4, {.module_path = "unit 'b'"}); });
+    });
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    w.group().Abort(absl::CancelledError("enough"));
+    other.join();
   });
 }
 
@@ -224,6 +259,75 @@ TEST(CommDeadline, StrikesAtAnyPointOfACollective) {
   }
 }
 
+// A store whose server has stopped: from a moment on it answers nobody, for as long as the test
+// runs.
+class StoppedStore final : public Store {
+ public:
+  explicit StoppedStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+  ~StoppedStore() override { Stop(false); }
+  void Stop(bool stopped) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopped_ = stopped;
+    changed_.notify_all();
+  }
+  absl::Status Set(std::string_view key, std::string_view value) override {
+    return Answer().Set(key, value);
+  }
+  absl::StatusOr<std::string> Get(std::string_view key, absl::Duration timeout) override {
+    return Answer().Get(key, timeout);
+  }
+  absl::StatusOr<std::optional<std::string>> TryGet(std::string_view key) override {
+    return Answer().TryGet(key);
+  }
+  absl::StatusOr<int64_t> Add(std::string_view key, int64_t delta) override {
+    return Answer().Add(key, delta);
+  }
+  absl::StatusOr<std::string> CompareSet(std::string_view key, std::string_view expected,
+                                         std::string_view desired) override {
+    return Answer().CompareSet(key, expected, desired);
+  }
+  absl::StatusOr<bool> Delete(std::string_view key) override { return Answer().Delete(key); }
+
+ private:
+  Store& Answer() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return !stopped_; });
+    return *store_;
+  }
+  const std::shared_ptr<Store> store_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stopped_ = false;
+};
+
+TEST(CommDeadline, StrikesAlsoWhenTheStoreAnswersNobody) {
+  const auto store = std::make_shared<StoppedStore>(MakeMemoryStore());
+  std::atomic<int> ended{0};
+  std::vector<std::thread> ranks;
+  for (int rank : {0, 1, 2}) {
+    ranks.emplace_back([&, rank] {
+      {
+        absl::StatusOr<World> w = World::FromStore(
+            store, rank, 3, {.threads = 1, .collective_timeout = absl::Seconds(2)});
+        ASSERT_TRUE(w.ok()) << w.status();
+        w->group().Barrier();
+        if (rank == 0) {
+          store->Stop(true);
+          while (ended < 2) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+          store->Stop(false);
+          return;
+        }
+        const Error error = Thrown([&] { w->group().Barrier(); });
+        EXPECT_EQ(error.code(), absl::StatusCode::kDeadlineExceeded);
+        ExpectHas(error, {"barrier (#2)", "rank 0 of 3 did not call it within 2s"});
+      }
+      // Its World has gone too, without an answer.
+      ++ended;
+    });
+  }
+  for (std::thread& thread : ranks) thread.join();
+}
+
 TEST(CommLoss, ALeavingRankIsNamed) {
   const std::shared_ptr<Store> store = MakeMemoryStore();
   auto join = [&](int rank) {
@@ -239,7 +343,8 @@ TEST(CommLoss, ALeavingRankIsNamed) {
     const Error error = Thrown([&] { w.group().AllReduce(data.data(), 4, DType::kF32); });
     EXPECT_LT(Clock::now() - start, kSoon);
     EXPECT_EQ(error.code(), absl::StatusCode::kUnavailable);
-    ExpectHas(error, {"rank 2 left the group of 3"});
+    ExpectHas(error, {"rank 2 left the group of 3",
+                      " was in all_reduce of 16 bytes of f32 (#2) on 'world'"});
   };
   std::thread zero(stay, 0);
   std::thread one(stay, 1);

@@ -358,8 +358,9 @@ TEST_F(Meeting, RankZeroHostsAtTheMasterAddress) {
 TEST_F(Meeting, TorchrunsAgentStoreLeadsToRankZero) {
   for (bool modern : {false, true}) {
     testing::FakeTorchStore agent(modern);
-    // Two attempts on one agent: the second finds the keys of the first.
-    for (int attempt = 0; attempt < 2; ++attempt) {
+    // Attempts on one agent: each finds the keys of those before, and agents of several hosts may
+    // not have counted it.
+    for (int restart : {0, 0, 1, 2}) {
       std::vector<LaunchInfo> launches;
       for (int rank = 0; rank < 2; ++rank) {
         LaunchInfo launch = OnOneHost(rank, 2);
@@ -367,6 +368,7 @@ TEST_F(Meeting, TorchrunsAgentStoreLeadsToRankZero) {
         launch.master_address = "a-name-that-does-not-resolve";
         launch.master_port = agent.port();
         launch.agent_store = true;
+        launch.restart = restart;
         launches.push_back(launch);
       }
       ExpectJoin(launches);

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "gloo/transport/tcp/device.h"
 #include "sherd/runtime/base/thread.h"
 #include "sherd/runtime/comm/internal/arrival.h"
@@ -20,18 +19,19 @@ constexpr uint64_t kSentinelSlot = static_cast<uint64_t>(WireKind::kSentinel) <<
 // Our Store as Gloo wants to see one. Gloo expects exceptions.
 class StoreAdapter final : public gloo::rendezvous::Store {
  public:
-  StoreAdapter(sherd::Store& store, absl::Time deadline) : store_(store), deadline_(deadline) {}
+  StoreAdapter(sherd::Store& store, const Patience& patience)
+      : store_(store), patience_(patience) {}
 
   void set(const std::string& key, const std::vector<char>& data) override {
     ThrowIfError(store_.Set(Key(key), std::string_view(data.data(), data.size())));
   }
   std::vector<char> get(const std::string& key) override {
-    absl::StatusOr<std::string> value = store_.Get(Key(key), Remaining());
+    absl::StatusOr<std::string> value = GetPatiently(store_, Key(key), patience_);
     ThrowIfError(value.status());
     return {value->begin(), value->end()};
   }
   void wait(const std::vector<std::string>& keys) override {
-    for (const std::string& key : keys) ThrowIfError(store_.Get(Key(key), Remaining()).status());
+    for (const std::string& key : keys) get(key);
   }
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override {
     wait(keys);
@@ -39,16 +39,15 @@ class StoreAdapter final : public gloo::rendezvous::Store {
 
  private:
   static std::string Key(const std::string& key) { return "pairs/" + key; }
-  absl::Duration Remaining() const { return deadline_ - absl::Now(); }
 
   sherd::Store& store_;
-  const absl::Time deadline_;
+  const Patience& patience_;
 };
 
 }  // namespace
 
 GlooLink::GlooLink(std::shared_ptr<Store> store, int rank, int size, const GlooOptions& options)
-    : store_(std::move(store)), rank_(rank), size_(size), options_(options) {}
+    : store_(std::move(store)), rank_(rank), size_(size), options_(options), herald_(store_) {}
 
 absl::StatusOr<std::shared_ptr<GlooLink>> GlooLink::Connect(std::shared_ptr<Store> store, int rank,
                                                             int size, const GlooOptions& options) {
@@ -61,10 +60,8 @@ absl::StatusOr<std::shared_ptr<GlooLink>> GlooLink::Connect(std::shared_ptr<Stor
 }
 
 absl::Status GlooLink::ConnectMesh() {
-  const absl::Time deadline = absl::Now() + options_.connect_timeout;
-  if (absl::Status status =
-          AwaitArrival(*store_, "here", rank_, size_, deadline, options_.connect_timeout);
-      !status.ok()) {
+  const Patience patience(options_.connect_timeout, options_.should_stop);
+  if (absl::Status status = AwaitArrival(*store_, "here", rank_, size_, patience); !status.ok()) {
     return status;
   }
   try {
@@ -79,7 +76,7 @@ absl::Status GlooLink::ConnectMesh() {
     // Gloo waits for a connection five times as long as it is told.
     context->setTimeout(absl::ToChronoMilliseconds(
         std::clamp(options_.connect_timeout / 5, absl::Seconds(1), absl::Seconds(20))));
-    StoreAdapter adapter(*store_, deadline);
+    StoreAdapter adapter(*store_, patience);
     context->connectFullMesh(adapter, device_);
     // A context that is not connected has nothing to close, and throws when told to.
     context_ = std::move(context);
@@ -199,11 +196,12 @@ void GlooLink::Unregister(gloo::transport::UnboundBuffer* buffer) {
   waiting_.erase(buffer);
 }
 
-void GlooLink::Begin(Channel& channel) {
+void GlooLink::Begin(Channel& channel, const CollectiveCall& call) {
   std::unique_lock<std::mutex> lock(mutex_);
   failed_.wait(lock, [this] { return !deciding_; });
   ThrowIfError(failure_);
   channel.running = true;
+  channel.call = RecordOf(call);
   channel.expired = false;
   channel.waiting_for = -1;
   channel.agreed = false;
@@ -221,6 +219,7 @@ void GlooLink::End(Channel& channel) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     channel.running = false;
+    last_ = &channel;
     channel.agreed = false;
     --running_;
     if (failure_.ok()) return;
@@ -234,7 +233,27 @@ void GlooLink::Fail(const absl::Status& status) {
 }
 
 void GlooLink::Abort(const absl::Status& why) {
-  Fail(absl::AbortedError(absl::StrCat("rank ", rank_, " aborted: ", std::string(why.message()))));
+  std::lock_guard<std::mutex> lock(mutex_);
+  FailLocked(absl::AbortedError(absl::StrCat(
+                 "rank ", rank_, " aborted: ", std::string(why.message()), WhereaboutsLocked())),
+             /*publish=*/true);
+}
+
+std::string GlooLink::WhereaboutsLocked() const {
+  const auto name = [](const Channel& channel) {
+    const int32_t root = channel.call.root;
+    return absl::StrCat(
+        Describe(channel.call, root < 0 ? -1 : channel.members[static_cast<size_t>(root)]), " on '",
+        channel.name, "'");
+  };
+  std::string text;
+  for (const Channel& channel : channels_) {
+    if (!channel.running) continue;
+    absl::StrAppend(&text, text.empty() ? absl::StrCat("; rank ", rank_, " was in ") : " and ",
+                    name(channel));
+  }
+  if (!text.empty() || last_ == nullptr) return text;
+  return absl::StrCat("; the last collective of rank ", rank_, " was ", name(*last_));
 }
 
 void GlooLink::FailLocked(const absl::Status& status, bool publish) {

@@ -16,6 +16,7 @@
 #include "gloo/transport/unbound_buffer.h"
 #include "sherd/runtime/comm/gloo_group.h"
 #include "sherd/runtime/comm/internal/gloo_wire.h"
+#include "sherd/runtime/comm/internal/herald.h"
 #include "sherd/runtime/comm/store.h"
 
 namespace sherd::internal {
@@ -49,7 +50,7 @@ class GlooLink {
   void PostHeaders(Channel& channel);
 
   // Bracket a collective. Begin throws the link's failure, if there is one.
-  void Begin(Channel& channel);
+  void Begin(Channel& channel, const CollectiveCall& call);
   void End(Channel& channel);
   // Throws Interrupted when the running collective's deadline has passed, though it is done: waits
   // of this link have been aborted, so what follows could not be trusted.
@@ -88,6 +89,9 @@ class GlooLink {
   absl::Status DescribeDeadline(Channel& channel, const CollectiveCall& call);
   void Tell(Channel& channel);
   bool AllToldLocked() const;
+  // "; rank 0 was in all_gather of 64 bytes (#5) in unit 'b' on 'gather'": the calls that run here,
+  // else the one that ran last; "" before the first.
+  std::string WhereaboutsLocked() const;
 
   const std::shared_ptr<Store> store_;
   const int rank_;
@@ -104,15 +108,17 @@ class GlooLink {
   std::condition_variable failed_;
   std::set<gloo::transport::UnboundBuffer*> waiting_;  // aborted when the link fails
   absl::Status failure_;
-  bool deciding_ = false;         // a deadline's error is being written
-  bool publish_failure_ = false;  // the watchdog has to tell the peers
-  bool suspect_ = false;          // an interrupted collective asks for the reason
-  bool hurry_ = false;            // the watchdog is not to sleep before its next look
-  int running_ = 0;               // collectives that are running, on all channels
+  bool deciding_ = false;          // a deadline's error is being written
+  bool publish_failure_ = false;   // the watchdog has to tell the peers
+  bool suspect_ = false;           // an interrupted collective asks for the reason
+  bool hurry_ = false;             // the watchdog is not to sleep before its next look
+  int running_ = 0;                // collectives that are running, on all channels
+  const Channel* last_ = nullptr;  // where one ended last
   bool stop_ = false;
   std::thread watchdog_;
 
   // Of the watchdog alone.
+  Herald herald_;
   std::set<int> left_;
   bool store_lost_ = false;
   bool closed_ = false;

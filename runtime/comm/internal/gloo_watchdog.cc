@@ -19,6 +19,11 @@ constexpr std::chrono::milliseconds kGrace{150};
 // How long a rank that cannot say why it failed keeps its connections.
 constexpr std::chrono::milliseconds kFarewell{400};
 constexpr char kFailureKey[] = "failure";
+// How long the watchdog waits for the store. Rank 0, which serves it, may be the one that is
+// stopped.
+constexpr absl::Duration kAnswer = absl::Milliseconds(300);
+// How long a rank that leaves in order tries to say so.
+constexpr absl::Duration kGoodbye = absl::Seconds(2);
 
 }  // namespace
 
@@ -60,7 +65,7 @@ void GlooLink::Watch() {
   }
   const bool failed = !failure_.ok();
   lock.unlock();
-  if (!failed) static_cast<void>(store_->Set(absl::StrCat("left/", rank_), "1"));
+  if (!failed) static_cast<void>(herald_.Set(absl::StrCat("left/", rank_), "1", kGoodbye));
 }
 
 void GlooLink::ExpireDeadlines() {
@@ -116,11 +121,12 @@ void GlooLink::DecideLoss(const std::set<int>& broken) {
   if (!lost.empty()) {
     FailLocked(absl::UnavailableError(absl::StrCat("rank ", rank_, " lost the connection to ",
                                                    RankList(lost), ": the process ended or its ",
-                                                   "host is out of reach")),
+                                                   "host is out of reach", WhereaboutsLocked())),
                /*publish=*/true);
   } else if (suspect_) {
     FailLocked(absl::UnavailableError(absl::StrCat(RankList(broken), " left the group of ", size_,
-                                                   " while rank ", rank_, " still waited for it")),
+                                                   " while rank ", rank_, " still waited for it",
+                                                   WhereaboutsLocked())),
                /*publish=*/true);
   }
 }
@@ -128,9 +134,9 @@ void GlooLink::DecideLoss(const std::set<int>& broken) {
 bool GlooLink::HasLeft(int peer) {
   if (left_.count(peer) != 0) return true;
   if (store_lost_) return false;
-  auto left = store_->TryGet(absl::StrCat("left/", peer));
+  auto left = herald_.TryGet(absl::StrCat("left/", peer), kAnswer);
   if (!left.ok()) {
-    store_lost_ = true;
+    store_lost_ = !absl::IsDeadlineExceeded(left.status());
     return false;
   }
   if (left->has_value()) left_.insert(peer);
@@ -139,9 +145,10 @@ bool GlooLink::HasLeft(int peer) {
 
 bool GlooLink::ConsultStore() {
   if (store_lost_) return false;
-  absl::StatusOr<std::optional<std::string>> published = store_->TryGet(kFailureKey);
+  absl::StatusOr<std::optional<std::string>> published = herald_.TryGet(kFailureKey, kAnswer);
   if (!published.ok()) {
-    store_lost_ = true;  // its host's own connection tells more
+    // Its host's own connection tells more; one that only does not answer may yet.
+    store_lost_ = !absl::IsDeadlineExceeded(published.status());
     return false;
   }
   if (!published->has_value()) return false;
@@ -160,8 +167,8 @@ bool GlooLink::Publish(const absl::Status& status) {
   if (store_lost_) return false;
   std::string message(status.message());
   message.resize(std::min<size_t>(message.size(), 64 * 1024));
-  return store_
-      ->CompareSet(kFailureKey, "", absl::StrCat(static_cast<int>(status.code()), "\n", message))
+  return herald_
+      .SetFirst(kFailureKey, absl::StrCat(static_cast<int>(status.code()), "\n", message), kAnswer)
       .ok();
 }
 

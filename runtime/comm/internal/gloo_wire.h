@@ -86,6 +86,7 @@ struct Channel {
   bool ready = false;  // open for calls
   bool running = false;
   bool expired = false;
+  CallRecord call;  // that runs, or ran last
   std::chrono::steady_clock::time_point deadline;
   // When a deadline has passed somewhere on the link: whether, and what, the members other than us
   // have announced here. Filled in by whoever runs a call here, else by whoever writes the error.

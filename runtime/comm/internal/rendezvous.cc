@@ -13,7 +13,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "sherd/runtime/base/error.h"
-#include "sherd/runtime/comm/internal/arrival.h"
 #include "sherd/runtime/comm/internal/host_address.h"
 #include "sherd/runtime/comm/internal/meeting_file.h"
 #include "sherd/runtime/comm/internal/notice.h"
@@ -25,8 +24,9 @@ namespace {
 constexpr absl::Duration kRetry = absl::Milliseconds(50);
 // One attempt to reach rank 0's store, before the notice that led there is read again.
 constexpr absl::Duration kAttempt = absl::Seconds(1);
-// Lets ranks that fail or leave read the last words.
-constexpr absl::Duration kLinger = absl::Seconds(2);
+// Lets ranks that fail or leave read the last words. Less than the second in which all have to end:
+// a rank that is stopped stays connected.
+constexpr absl::Duration kLinger = absl::Milliseconds(600);
 
 // How the notice gets from rank 0 to the others.
 class NoticeBoard {
@@ -35,14 +35,16 @@ class NoticeBoard {
   virtual absl::Status Post(const Notice& notice) = 0;
   // The notice that hangs there now, or nothing. Waits a moment at most.
   virtual absl::StatusOr<std::optional<Notice>> Read() = 0;
-  // Called on rank 0 once all have arrived.
+  // Called on rank 0 once all have arrived, and by whoever fails and finds rank 0 gone.
   virtual void Remove() = 0;
+  // Whether the notice hangs there for good unless somebody removes it.
+  virtual bool stays_behind() const { return false; }
 };
 
 class AgentBoard final : public NoticeBoard {
  public:
   AgentBoard(std::shared_ptr<Store> store, const LaunchInfo& launch)
-      : store_(std::move(store)), key_(absl::StrCat("sherd/meeting/", launch.job_id)) {}
+      : store_(std::move(store)), key_(Key(launch)) {}
 
   absl::Status Post(const Notice& notice) override { return store_->Set(key_, notice.ToString()); }
   absl::StatusOr<std::optional<Notice>> Read() override {
@@ -53,6 +55,15 @@ class AgentBoard final : public NoticeBoard {
   void Remove() override {}  // a rank that was too slow to read it would wait in vain
 
  private:
+  // [Note: attempts of one job] The store's keys outlive an attempt. Where one agent counts
+  // restarts for all ranks, each attempt has a key of its own. Agents of several hosts need not
+  // agree on the count, so there one key serves all attempts, and a notice that leads to an earlier
+  // one is refused and read again.
+  static std::string Key(const LaunchInfo& launch) {
+    const std::string key = absl::StrCat("sherd/meeting/", launch.job_id);
+    return launch.one_host() ? absl::StrCat(key, "/", launch.restart) : key;
+  }
+
   const std::shared_ptr<Store> store_;
   const std::string key_;
 };
@@ -67,6 +78,7 @@ class FileBoard final : public NoticeBoard {
     return text->has_value() ? Notice::Parse(**text) : std::nullopt;
   }
   void Remove() override { file_.Remove(); }
+  bool stays_behind() const override { return true; }
 
  private:
   MeetingFile file_;
@@ -92,18 +104,21 @@ bool IsLoopbackEverywhere(const std::string& name) {
 // One rank's way to the meeting.
 class Rendezvous {
  public:
-  Rendezvous(const LaunchInfo& launch, absl::Duration timeout)
-      : launch_(launch), timeout_(timeout), deadline_(absl::Now() + timeout) {}
+  Rendezvous(const LaunchInfo& launch, const Patience& patience)
+      : launch_(launch), patience_(patience) {}
 
   absl::StatusOr<Meeting> Run() {
     absl::Status status = ChooseBoard();
     if (status.ok()) status = launch_.rank == 0 ? Host() : Find();
     if (status.ok()) status = CountCpus();
     if (status.ok()) {
-      status =
-          AwaitArrival(*meeting_.store, "meeting", launch_.rank, launch_.size, deadline_, timeout_);
+      status = AwaitArrival(*meeting_.store, "meeting", launch_.rank, launch_.size, patience_);
     }
-    if (posted_) board_->Remove();
+    if (posted_) {
+      board_->Remove();
+    } else if (!status.ok() && board_ != nullptr && board_->stays_behind()) {
+      RemoveOrphan();
+    }
     if (status.ok()) status = ReadCounts();
     if (status.ok()) status = ChooseAddress();
     if (status.ok()) return std::move(meeting_);
@@ -111,7 +126,7 @@ class Rendezvous {
   }
 
  private:
-  absl::Duration Left() const { return std::max(deadline_ - absl::Now(), absl::ZeroDuration()); }
+  absl::Duration Left() const { return patience_.left(); }
   bool fixed() const { return !launch_.master_address.empty() && !launch_.agent_store; }
 
   absl::Status ChooseBoard() {
@@ -192,8 +207,8 @@ class Rendezvous {
                                     .linger = kLinger};
     absl::StatusOr<std::unique_ptr<TcpStoreServer>> server = TcpStoreServer::Listen(options);
     // The process of an earlier attempt may be on its way out.
-    const absl::Time patience = std::min(deadline_, absl::Now() + absl::Seconds(10));
-    while (!server.ok() && absl::Now() < patience) {
+    const absl::Time end = std::min(patience_.deadline, absl::Now() + absl::Seconds(10));
+    while (!server.ok() && absl::Now() < end && !patience_.stopped()) {
       absl::SleepFor(kRetry);
       server = TcpStoreServer::Listen(options);
     }
@@ -223,7 +238,11 @@ class Rendezvous {
   absl::Status Find() {
     std::string reason = "it has not said where it listens";
     bool refused = false;
-    while (absl::Now() < deadline_) {
+    while (absl::Now() < patience_.deadline) {
+      if (patience_.stopped()) {
+        return absl::CancelledError(absl::StrCat(
+            "rank ", launch_.rank, " was told to stop while it waited for rank 0: ", reason));
+      }
       absl::StatusOr<std::optional<Notice>> notice = board_->Read();
       if (!notice.ok()) return notice.status();
       if (notice->has_value()) {
@@ -236,9 +255,19 @@ class Rendezvous {
       }
       absl::SleepFor(kRetry);
     }
-    return absl::DeadlineExceededError(absl::StrCat("rank 0 of ", launch_.size,
-                                                    " did not arrive within ",
-                                                    absl::FormatDuration(timeout_), ": ", reason));
+    return absl::DeadlineExceededError(
+        absl::StrCat("rank 0 of ", launch_.size, " did not arrive within ",
+                     absl::FormatDuration(patience_.limit), ": ", reason));
+  }
+
+  // A notice that nobody answers for is of a rank 0 that has ended, in this attempt or an earlier.
+  void RemoveOrphan() {
+    absl::StatusOr<std::optional<Notice>> notice = board_->Read();
+    if (!notice.ok() || !notice->has_value()) return;
+    constexpr absl::Duration kMoment = absl::Milliseconds(200);
+    const absl::Status answer =
+        ConnectTcpStore((*notice)->host, (*notice)->port, Secret(**notice), kMoment).status();
+    if (absl::IsDeadlineExceeded(answer)) board_->Remove();
   }
 
   absl::Status TryNotice(const Notice& notice) {
@@ -292,14 +321,6 @@ class Rendezvous {
     return status;
   }
 
-  static std::string HostKey() {
-    std::string boot;
-    std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-    char name[256] = "";
-    gethostname(name, sizeof(name) - 1);
-    return absl::StrCat("host/", name, "/", boot);
-  }
-
   static std::string CpuKey() {
     std::string key = absl::StrCat(HostKey(), "/cpus/");
     cpu_set_t set;
@@ -329,14 +350,13 @@ class Rendezvous {
       meeting_.address = own;
       return absl::OkStatus();
     }
-    absl::StatusOr<std::string> shared = meeting_.store->Get("address/0", Left());
+    absl::StatusOr<std::string> shared = GetPatiently(*meeting_.store, "address/0", patience_);
     if (shared.ok()) meeting_.address = *shared;
     return shared.status();
   }
 
   const LaunchInfo& launch_;
-  const absl::Duration timeout_;
-  const absl::Time deadline_;
+  const Patience& patience_;
   std::unique_ptr<NoticeBoard> board_;
   std::unique_ptr<TcpStoreServer> server_;  // rank 0; the meeting's store keeps it alive
   bool posted_ = false;                     // a notice that is not ours stays where it is
@@ -360,8 +380,16 @@ int UsableCpus() {
   return sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(CPU_COUNT(&set), 1) : 1;
 }
 
-absl::StatusOr<Meeting> Meet(const LaunchInfo& launch, absl::Duration timeout) {
-  return Rendezvous(launch, timeout).Run();
+std::string HostKey() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  char name[256] = "";
+  gethostname(name, sizeof(name) - 1);
+  return absl::StrCat("host/", name, "/", boot);
+}
+
+absl::StatusOr<Meeting> Meet(const LaunchInfo& launch, const Patience& patience) {
+  return Rendezvous(launch, patience).Run();
 }
 
 }  // namespace sherd::internal

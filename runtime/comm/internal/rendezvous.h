@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
+#include "sherd/runtime/comm/internal/arrival.h"
 #include "sherd/runtime/comm/launch.h"
 #include "sherd/runtime/comm/store.h"
 
@@ -28,9 +28,13 @@ struct Meeting {
 // write (all ranks on one host), or know them: MASTER_ADDR, MASTER_PORT and a secret. Whoever finds
 // the store of an earlier attempt is refused there and looks again. Rank 0 listens on loopback
 // alone when all ranks share its host, otherwise on the addresses by which peers come. COLLECTIVE.
-// Errors: kDeadlineExceeded naming the ranks that did not arrive; kFailedPrecondition when nothing
-//   tells ranks on several hosts where to meet.
-absl::StatusOr<Meeting> Meet(const LaunchInfo& launch, absl::Duration timeout);
+// Errors: kDeadlineExceeded naming the ranks that did not arrive; kCancelled when told to stop;
+//   kFailedPrecondition when nothing tells ranks on several hosts where to meet. After all of them
+//   no file is left behind.
+absl::StatusOr<Meeting> Meet(const LaunchInfo& launch, const Patience& patience);
+
+// The name of this host, another one after each of its starts.
+std::string HostKey();
 
 // A secret for one store: 128 random bits, in hexadecimal.
 std::string RandomSecret();
