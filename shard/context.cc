@@ -183,8 +183,9 @@ void ShardContext::RunWhole() {
   }
 }
 
-void ShardContext::SetEvents(EventLog* log) {
+void ShardContext::SetEvents(EventLog* log, std::string flight_file) {
   events_ = log;
+  flight_file_ = std::move(flight_file);
   for (Unit* unit : units_) unit->NameEvents(log);
 }
 
@@ -245,16 +246,23 @@ Error ShardContext::Explain(const Error& error) const {
                error.context());
 }
 
+void ShardContext::RecordFlight(const std::string& what) {
+  if (events_ == nullptr) return;
+  const std::string& job = mesh_.groups().description;
+  const std::string text = absl::StrCat(what, job.empty() ? "" : "\n", job);
+  absl::Status written;
+  if (!flight_file_.empty()) written = WriteFlightRecord(flight_file_, text, *events_);
+  if (!log()) return;
+  log()({.level = LogLevel::kError,
+         .rank = rank(),
+         .text = absl::StrCat("a step failed: ", text, "\n", FlightRecord(*events_),
+                              std::string(written.message()))});
+}
+
 void ShardContext::Fail(const std::string& what) noexcept {
   if (failure_.has_value()) return;
   failure_ = what;
-  if (events_ != nullptr && log()) {
-    const std::string& job = mesh_.groups().description;
-    log()({.level = LogLevel::kError,
-           .rank = rank(),
-           .text = absl::StrCat("a step failed: ", what, "\n", job, job.empty() ? "" : "\n",
-                                FlightRecord(*events_))});
-  }
+  RecordFlight(what);
   if (size() > 1) control_->Abort(absl::AbortedError(what));
   prefetcher_.DropAhead();
   announcer_.Reset();

@@ -77,9 +77,10 @@ class ShardContext {
 
   // Writes what the units do to `log` from now on; null: nothing, at the cost of a branch. A
   // failure then also reports the flight record, and what Describe(world) says, to the mesh's log
-  // sink. Ownership: `log` outlives
-  // the units, or the next call of this. REQUIRES: no call is open, no reduction in flight.
-  void SetEvents(EventLog* log);
+  // sink, and writes them to `flight_file` unless that is ""; the directory must exist. Ownership:
+  // `log` outlives the units, or the next call of this. REQUIRES: no call is open, no reduction in
+  // flight.
+  void SetEvents(EventLog* log, std::string flight_file = "");
   EventLog* events() const { return events_; }
 
   void Register(Unit* unit);
@@ -132,6 +133,7 @@ class ShardContext {
     AxisGroups across;
   };
   const SplitAxis& SplitShardAxis(int park);
+  void RecordFlight(const std::string& what);
 
   Mesh mesh_;
   AxisGroups shard_axis_;
@@ -153,6 +155,7 @@ class ShardContext {
   Unit* kept_ = nullptr;
   bool in_backward_ = false;
   EventLog* events_ = nullptr;
+  std::string flight_file_;
   std::optional<std::string> failure_;
 };
 

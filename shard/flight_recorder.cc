@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "sherd/runtime/base/whole_file.h"
 #include "sherd/shard/timeline.h"
 
 namespace sherd {
@@ -64,6 +65,12 @@ std::string FlightRecord(const EventLog& log, int64_t last) {
                           std::string(sherd::NameOf(e.point)), Describe(log, e));
   }
   return text;
+}
+
+absl::Status WriteFlightRecord(const std::string& path, std::string_view what,
+                               const EventLog& log) {
+  return WriteWholeFile(path, absl::StrCat("rank ", log.rank(), " failed: ", std::string(what),
+                                           "\n", FlightRecord(log, log.capacity())));
 }
 
 }  // namespace sherd

@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
+#include "absl/status/status.h"
 #include "sherd/runtime/core/events.h"
 
 namespace sherd {
@@ -14,5 +16,10 @@ namespace sherd {
 // has not asked for is where they parted. Times are seconds before now.
 // Threads: may be called while others write; never waits for a rank or a stream.
 std::string FlightRecord(const EventLog& log, int64_t last = 64);
+
+// Writes `what` failed and the record to a file, whole or not at all. Units write theirs by
+// themselves (ShardContext::SetEvents); this is for what fails outside of them, as at a world's
+// end. Errors: kUnavailable with the path and the system's reason.
+absl::Status WriteFlightRecord(const std::string& path, std::string_view what, const EventLog& log);
 
 }  // namespace sherd
