@@ -74,8 +74,11 @@ TEST(Threads, OfARankAreItsGroupAndItsStreams) {
     const auto context = ShardContext::Of(world.mesh());
     world.group().Barrier();
     if (world.rank() == 0) {
-      Names want{
-          {"sherd/gloo", 2}, {"sherd/watchdog", 2}, {"sherd/gather", 2}, {"sherd/reduce", 2}};
+      Names want{{"sherd/gloo", 2},
+                 {"sherd/watchdog", 2},
+                 {"sherd/herald", 2},
+                 {"sherd/gather", 2},
+                 {"sherd/reduce", 2}};
       // The ranks themselves are threads of this test, which go by the program's name.
       Names started = Started(before);
       for (const auto& [name, count] : before) started.erase(name);

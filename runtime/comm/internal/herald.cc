@@ -46,7 +46,7 @@ absl::Status Silent(const std::string& key) {
 
 Herald::Herald(std::shared_ptr<Store> store)
     : state_(std::make_shared<State>(std::move(store))),
-      thread_(StartThread([state = state_] { state->Run(); })) {}
+      thread_(StartThread([state = state_] { state->Run(); }, "sherd/herald")) {}
 
 Herald::~Herald() {
   bool busy = false;
