@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "sherd/runtime/base/whole_file.h"
+#include "sherd/runtime/base/new_file.h"
 #include "sherd/shard/timeline.h"
 
 namespace sherd {

@@ -44,7 +44,7 @@ struct SaveOptions {
 
 // Saves states below one folder while training goes on.
 //
-// Threads: the one that trains; a thread "state saver" writes between Begin and End.
+// Threads: the one that trains; a thread "sherd/saver" writes between Begin and End.
 // Ownership: `group` outlives this object. A save that is not ended leaves no state.
 class StateSaver {
  public:

@@ -1,4 +1,3 @@
-#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
@@ -13,11 +12,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "sherd/runtime/base/error.h"
+#include "sherd/runtime/base/new_file.h"
 #include "sherd/runtime/base/thread.h"
+#include "sherd/runtime/base/utf8.h"
 #include "sherd/runtime/comm/agree.h"
 #include "sherd/runtime/io/crc32c.h"
-#include "sherd/runtime/io/json.h"
-#include "sherd/runtime/io/new_file.h"
 #include "sherd/runtime/io/safetensors_writer.h"
 #include "sherd/runtime/kernels/elementwise.h"
 #include "sherd/shard/internal/state_folder.h"
@@ -261,12 +260,13 @@ absl::Status StateSaver::Begin(const TrainingState& state) {
     open->tensors[t].local = Tensor();
   }
   open_ = std::move(open);
-  open_->thread = StartThread([open = open_.get(), rank = group_.rank()] {
-    pthread_setname_np(pthread_self(), "state saver");
-    open->written = open->Write(rank);
-    open->mine.clear();
-    open->finished = true;
-  });
+  open_->thread = StartThread(
+      [open = open_.get(), rank = group_.rank()] {
+        open->written = open->Write(rank);
+        open->mine.clear();
+        open->finished = true;
+      },
+      "sherd/saver");
   return absl::OkStatus();
 }
 

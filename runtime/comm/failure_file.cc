@@ -4,7 +4,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "sherd/runtime/base/json_text.h"
-#include "sherd/runtime/base/whole_file.h"
+#include "sherd/runtime/base/new_file.h"
 
 namespace sherd {
 

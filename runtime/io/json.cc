@@ -7,28 +7,12 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "sherd/runtime/base/utf8.h"
 
 namespace sherd {
 namespace {
 
 constexpr int kMostNested = 64;
-
-// The bytes of the UTF-8 sequence at the beginning of `text`, or 0 if it is not one.
-size_t SequenceBytes(std::string_view text) {
-  const auto byte = [text](size_t i) { return static_cast<uint8_t>(text[i]); };
-  const uint8_t first = byte(0);
-  if (first < 0x80) return 1;
-  const size_t size = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4 || text.size() < size) return 0;
-  // The second byte's range excludes overlong forms, surrogates and what lies above U+10FFFF.
-  const uint8_t low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
-  const uint8_t high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
-  if (byte(1) < low || byte(1) > high) return 0;
-  for (size_t i = 2; i < size; ++i) {
-    if (byte(i) < 0x80 || byte(i) > 0xBF) return 0;
-  }
-  return size;
-}
 
 void AppendUtf8(uint32_t code, std::string& out) {
   const auto tail = [&out, code](int shift) {
@@ -145,7 +129,7 @@ class Parser {
         continue;
       }
       if (static_cast<uint8_t>(Peek()) < 0x20) return Fail("a control character inside a string");
-      const size_t bytes = SequenceBytes(text_.substr(at_));
+      const size_t bytes = Utf8SequenceBytes(text_.substr(at_));
       if (bytes == 0) return Fail("bytes that are not UTF-8");
       out.append(text_.substr(at_, bytes));
       at_ += bytes;
@@ -231,29 +215,5 @@ const char* Json::kind() const {
 }
 
 absl::StatusOr<Json> ParseJson(std::string_view text) { return Parser(text).Parse(); }
-
-std::string QuoteJson(std::string_view text) {
-  constexpr std::string_view kHex = "0123456789abcdef";
-  std::string quoted = "\"";
-  for (char c : text) {
-    if (c == '"' || c == '\\') quoted.push_back('\\');
-    if (static_cast<uint8_t>(c) >= 0x20) {
-      quoted.push_back(c);
-    } else {
-      quoted += {'\\', 'u', '0', '0', kHex[static_cast<uint8_t>(c) >> 4], kHex[c & 0xF]};
-    }
-  }
-  return quoted + "\"";
-}
-
-size_t ValidUtf8Bytes(std::string_view text) {
-  size_t at = 0;
-  while (at < text.size()) {
-    const size_t bytes = SequenceBytes(text.substr(at));
-    if (bytes == 0) break;
-    at += bytes;
-  }
-  return at;
-}
 
 }  // namespace sherd

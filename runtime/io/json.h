@@ -30,11 +30,4 @@ struct Json {
 // surrogate pair, a key that comes twice, nesting too deep.
 absl::StatusOr<Json> ParseJson(std::string_view text);
 
-// `text` as a JSON string with its quotes. REQUIRES: UTF-8.
-std::string QuoteJson(std::string_view text);
-
-// How many bytes at the beginning of `text` are valid UTF-8 as RFC 3629 has it: no overlong forms,
-// no surrogates, nothing above U+10FFFF. All of them when it equals text.size().
-size_t ValidUtf8Bytes(std::string_view text);
-
 }  // namespace sherd

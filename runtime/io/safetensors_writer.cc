@@ -6,7 +6,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "sherd/runtime/io/json.h"
+#include "sherd/runtime/base/json_text.h"
+#include "sherd/runtime/base/utf8.h"
 #include "sherd/runtime/io/safetensors.h"
 
 namespace sherd {
@@ -44,7 +45,7 @@ absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(
     if (absl::Status good = CheckText(name, "metadata '" + key + "'", key + value); !good.ok()) {
       return good;
     }
-    texts.push_back(absl::StrCat(QuoteJson(key), ":", QuoteJson(value)));
+    texts.push_back(absl::StrCat(JsonQuoted(key), ":", JsonQuoted(value)));
   }
   if (!texts.empty()) {
     parts.push_back(absl::StrCat("\"__metadata__\":{", absl::StrJoin(texts, ","), "}"));
@@ -62,7 +63,7 @@ absl::StatusOr<SafetensorsWriter> SafetensorsWriter::Create(
       return Wrong(
           name, absl::StrCat(what, " cannot have shape [", absl::StrJoin(spec.shape, ", "), "]"));
     }
-    parts.push_back(absl::StrCat(QuoteJson(spec.name), ":{\"dtype\":\"",
+    parts.push_back(absl::StrCat(JsonQuoted(spec.name), ":{\"dtype\":\"",
                                  std::string(SafetensorsNameOf(spec.dtype)), "\",\"shape\":[",
                                  absl::StrJoin(spec.shape, ","), "],\"data_offsets\":[", begin, ",",
                                  end, "]}"));

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "sherd/runtime/base/new_file.h"
 #include "sherd/runtime/core/dtype.h"
-#include "sherd/runtime/io/new_file.h"
 
 namespace sherd {
 

@@ -14,7 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "sherd/runtime/io/new_file.h"
+#include "sherd/runtime/base/new_file.h"
 
 namespace sherd::internal {
 namespace {

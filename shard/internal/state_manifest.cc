@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "sherd/runtime/base/json_text.h"
 #include "sherd/runtime/io/json.h"
 
 namespace sherd::internal {
@@ -29,14 +30,14 @@ std::string ParameterJson(const std::string& name, const ManifestParameter& para
   for (const auto& [key, tensor] : parameter.tensors) {
     std::vector<std::string> pieces;
     for (const StatePiece& piece : tensor.pieces) pieces.push_back(PieceJson(piece));
-    tensors.push_back(absl::StrCat(QuoteJson(key), ":{\"dtype\":\"",
+    tensors.push_back(absl::StrCat(JsonQuoted(key), ":{\"dtype\":\"",
                                    std::string(NameOf(tensor.dtype)), "\",\"pieces\":[",
                                    absl::StrJoin(pieces, ","), "]}"));
   }
   for (const auto& [key, count] : parameter.counts) {
-    counts.push_back(absl::StrCat(QuoteJson(key), ":", count));
+    counts.push_back(absl::StrCat(JsonQuoted(key), ":", count));
   }
-  return absl::StrCat(QuoteJson(name), ":{\"shape\":[", absl::StrJoin(parameter.shape, ","),
+  return absl::StrCat(JsonQuoted(name), ":{\"shape\":[", absl::StrJoin(parameter.shape, ","),
                       "],\"counts\":{", absl::StrJoin(counts, ","), "},\"tensors\":{",
                       absl::StrJoin(tensors, ","), "}}");
 }
@@ -213,7 +214,7 @@ std::string ManifestJson(const Manifest& manifest) {
     parameters.push_back(ParameterJson(name, parameter));
   }
   for (const auto& [key, value] : manifest.entries) {
-    entries.push_back(absl::StrCat(QuoteJson(key), ":", QuoteJson(value)));
+    entries.push_back(absl::StrCat(JsonQuoted(key), ":", JsonQuoted(value)));
   }
   std::string scaler;
   if (manifest.scaler) {

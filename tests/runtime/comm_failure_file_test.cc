@@ -12,7 +12,6 @@
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "sherd/runtime/base/json_text.h"
-#include "sherd/runtime/base/whole_file.h"
 
 namespace sherd {
 namespace {
@@ -68,25 +67,6 @@ TEST(ErrorFile, IsDatedLaterWhenAnotherRankFailedFirst) {
 
 TEST(ErrorFile, IsNotWrittenWithoutAnAgent) {
   EXPECT_TRUE(WriteErrorFile("", absl::InternalError("x")).ok());
-}
-
-TEST(WholeFile, ReplacesTheOldContentsAndLeavesNoDraft) {
-  const std::string path = Path("whole");
-  ASSERT_TRUE(WriteWholeFile(path, "a long first text").ok());
-  ASSERT_TRUE(WriteWholeFile(path, "second").ok());
-  EXPECT_EQ(Contents(path), "second");
-  struct stat info {};
-  ASSERT_EQ(stat(path.c_str(), &info), 0);
-  EXPECT_EQ(info.st_mode & 0777, 0600u);
-  EXPECT_NE(access(absl::StrCat(path, ".", getpid()).c_str(), F_OK), 0);
-  unlink(path.c_str());
-}
-
-TEST(WholeFile, NamesWhatCannotBeWritten) {
-  const std::string path = Path("no_such_folder") + "/file";
-  const absl::Status status = WriteWholeFile(path, "x");
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_NE(status.message().find(path), std::string::npos) << status;
 }
 
 TEST(JsonText, EscapesWhatJsonDoesNotAllow) {

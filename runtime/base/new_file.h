@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <span>
 #include <string>
@@ -15,9 +17,10 @@ namespace sherd {
 // Ownership: removes what was not published on destruction.
 class NewFile {
  public:
-  // Errors: kNotFound, kPermissionDenied or kResourceExhausted naming the file and the system's
+  // `mode` is cut by the process's umask. Errors: kNotFound, kPermissionDenied or
+  // kResourceExhausted naming the file and the system's
   //   reason; kInvalidArgument where a folder has the name.
-  static absl::StatusOr<NewFile> Create(const std::string& name);
+  static absl::StatusOr<NewFile> Create(const std::string& name, mode_t mode = 0666);
   NewFile(NewFile&& other) noexcept;
   NewFile& operator=(NewFile&& other) noexcept;
   ~NewFile();
@@ -40,5 +43,8 @@ class NewFile {
   std::string temporary_;
   int descriptor_ = -1;  // -1 when published or moved from
 };
+
+// All of it at once, of this user alone. Errors: as NewFile; nothing is left behind then.
+absl::Status WriteWholeFile(const std::string& name, std::string_view contents);
 
 }  // namespace sherd

@@ -1,4 +1,4 @@
-#include "sherd/runtime/io/new_file.h"
+#include "sherd/runtime/base/new_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -78,7 +78,7 @@ absl::Status NewFile::Failed(const std::string& what, int error) const {
                       absl::StrCat("file ", name_, " ", what, ": ", std::strerror(error)));
 }
 
-absl::StatusOr<NewFile> NewFile::Create(const std::string& name) {
+absl::StatusOr<NewFile> NewFile::Create(const std::string& name, mode_t mode) {
   std::error_code ignored;
   if (std::filesystem::is_directory(name, ignored)) {
     return absl::InvalidArgumentError(absl::StrCat("file ", name, " is a folder"));
@@ -87,7 +87,7 @@ absl::StatusOr<NewFile> NewFile::Create(const std::string& name) {
   // A link in its place is not followed; what a process of the same number left is replaced.
   unlink(file.temporary_.c_str());
   file.descriptor_ =
-      open(file.temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+      open(file.temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
   if (file.descriptor_ < 0) return file.Failed("cannot be made", errno);
   return file;
 }
@@ -124,6 +124,13 @@ absl::Status NewFile::Publish() {
     return Failed("is in a folder that cannot be flushed to the disk", error);
   }
   return absl::OkStatus();
+}
+
+absl::Status WriteWholeFile(const std::string& name, std::string_view contents) {
+  absl::StatusOr<NewFile> file = NewFile::Create(name, 0600);
+  if (!file.ok()) return file.status();
+  const absl::Status written = file->Append(contents);
+  return written.ok() ? file->Publish() : written;
 }
 
 }  // namespace sherd

@@ -1,7 +1,8 @@
-#include "sherd/runtime/io/new_file.h"
+#include "sherd/runtime/base/new_file.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <csignal>
 #include <filesystem>
@@ -16,7 +17,7 @@ namespace {
 std::filesystem::path Folder() {
   const auto* const test = ::testing::UnitTest::GetInstance()->current_test_info();
   const std::filesystem::path folder =
-      std::filesystem::path(::testing::TempDir()) / "io_new_file" / test->name();
+      std::filesystem::path(::testing::TempDir()) / "base_new_file" / test->name();
   std::filesystem::remove_all(folder);
   std::filesystem::create_directories(folder);
   return folder;
@@ -94,6 +95,18 @@ TEST(NewFileTest, WhatTheSystemRefusesIsSaidWithTheFile) {
   EXPECT_EQ(full.message(),
             "file " + (folder / "a").string() + " cannot be written: File too large");
   EXPECT_EQ(FilesIn(folder), 0);
+}
+
+TEST(WriteWholeFileTest, IsOfThisUserAloneAndReplacesTheOldContents) {
+  const std::filesystem::path folder = Folder();
+  const std::string path = (folder / "whole").string();
+  ASSERT_TRUE(WriteWholeFile(path, "a long first text").ok());
+  ASSERT_TRUE(WriteWholeFile(path, "second").ok());
+  EXPECT_EQ(ReadAll(path), "second");
+  struct stat info {};
+  ASSERT_EQ(stat(path.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  EXPECT_EQ(FilesIn(folder), 1);
 }
 
 }  // namespace
