@@ -206,6 +206,7 @@ std::span<const uint8_t> BytesOf(const std::string& text) {
 
 TEST(SafetensorsWriterTest, WritesWhatTheReaderReads) {
   const std::string path = PathOf("w.safetensors");
+  std::filesystem::remove(path);
   const std::vector<SafetensorsSpec> specs = {
       {"b \"x\"\n", DType::kBF16, {2, 1, 3}}, {"none", DType::kF64, {0}}, {"a", DType::kI32, {}}};
   auto writer = SafetensorsWriter::Create(path, specs, {{"step", "7"}, {"\xC3\xBC", "\\"}});
