@@ -67,6 +67,19 @@ consume_with_pkg_config() {
   step 'pkg-config gives the engine no oneDNN' sh -c "! pkg-config --static --libs sherd-engine | grep dnnl"
 }
 
+# consume_from_c: C and Python need the engine's library and the C header, and name nothing else.
+consume_from_c() {
+  local ranks
+  export LD_LIBRARY_PATH=$here/prefix/lib
+  step 'a C program links the engine alone' cc -std=c11 -Wall -Wextra -pedantic -Wno-missing-field-initializers \
+    -Werror -I "$here/prefix/include" "$source/tests/interop/c_program.c" -o "$here/c_program" \
+    -L "$here/prefix/lib" -lsherd_engine -pthread
+  for ranks in 1 2 3; do
+    "$here/c_program" $ranks
+  done
+  python3 "$source/tests/interop/c_ctypes_test.py" "$here/prefix/lib/libsherd_engine.so"
+}
+
 # Everything of a parent's is too old, and all of it is said at once.
 refuse_versions() {
   mkdir -p "$here"/old/{absl/base,gloo,oneapi/dnnl} || exit 1
@@ -114,6 +127,7 @@ case $way in
     options+=("-DCMAKE_PREFIX_PATH=$here/prefix")
     consume
     consume_with_pkg_config
+    consume_from_c
     python3 "$source/tests/install/libraries.py" "$here/prefix"
     ;;
   subdirectory) options+=("-DSHERD_SOURCE=$source") && consume ;;
