@@ -40,6 +40,8 @@ struct SaveOptions {
   // stay too; 0: none. A state goes after a newer one is complete.
   int64_t keep = 0;
   int64_t keep_every = 0;
+  // Stands in each state, for whoever finds it: what Describe(world) says. "": DescribeBuild().
+  std::string written_by;
 };
 
 // Saves states below one folder while training goes on.

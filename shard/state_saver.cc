@@ -15,6 +15,7 @@
 #include "sherd/runtime/base/new_file.h"
 #include "sherd/runtime/base/thread.h"
 #include "sherd/runtime/base/utf8.h"
+#include "sherd/runtime/base/version.h"
 #include "sherd/runtime/comm/agree.h"
 #include "sherd/runtime/io/crc32c.h"
 #include "sherd/runtime/io/safetensors_writer.h"
@@ -237,6 +238,7 @@ absl::Status StateSaver::Begin(const TrainingState& state) {
 
   open->manifest.step = state.step;
   open->manifest.ranks = group_.size();
+  open->manifest.written_by = options_.written_by.empty() ? DescribeBuild() : options_.written_by;
   open->manifest.entries = state.entries;
   if (state.scaler != nullptr) open->manifest.scaler = state.scaler->state();
   for (const StateTensor& tensor : open->tensors) {

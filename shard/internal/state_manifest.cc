@@ -223,8 +223,9 @@ std::string ManifestJson(const Manifest& manifest) {
   }
   return absl::StrCat("{\"format\":\"", kFormat, "\",\"format_version\":", kFormatVersion,
                       ",\"step\":", manifest.step, ",\"ranks\":", manifest.ranks,
-                      ",\"block_bytes\":", kBlockBytes, scaler, ",\n\"entries\":{",
-                      absl::StrJoin(entries, ",\n"), "},\n\"parameters\":{\n",
+                      ",\"block_bytes\":", kBlockBytes,
+                      ",\n\"written_by\":", JsonQuoted(manifest.written_by), scaler,
+                      ",\n\"entries\":{", absl::StrJoin(entries, ",\n"), "},\n\"parameters\":{\n",
                       absl::StrJoin(parameters, ",\n"), "}}\n");
 }
 

@@ -42,6 +42,7 @@ struct ManifestParameter {
 struct Manifest {
   int64_t step = 0;
   int ranks = 1;
+  std::string written_by;  // for people: not read back
   std::map<std::string, ManifestParameter> parameters;
   std::optional<LossScalerState> scaler;
   std::map<std::string, std::string> entries;

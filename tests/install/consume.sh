@@ -43,8 +43,9 @@ consume() {
 # consume_with_pkg_config [--static]: a makefile's way, without CMake.
 consume_with_pkg_config() {
   command -v pkg-config > /dev/null || { echo 'SKIP pkg-config: it is not installed'; return; }
-  local program package
-  export PKG_CONFIG_PATH=$here/prefix/lib/pkgconfig LD_LIBRARY_PATH=$here/prefix/lib
+  local program package folder
+  folder=$(dirname "$(find "$here/prefix" -name sherd.pc)")
+  export PKG_CONFIG_PATH=$folder LD_LIBRARY_PATH=${folder%/pkgconfig}
   for program in main engine; do
     package=sherd
     [ $program = main ] || package=sherd-engine
@@ -100,6 +101,8 @@ EOF
     echo 'FAIL old versions are refused: the configuration went through'
   fi
   tr -s ' \n' ' ' < "$here/log" > "$here/words"
+  step 'four versions are errors' \
+    test "$(grep -o 'CMake Error at [^ ]*SherdVersion.cmake' "$here/words" | wc -l)" = 4
   for said in 'g++ 12 or newer; this is 11.2.0' '(libabsl-dev) 20220623 or newer; this is 20210324' \
     '(libgloo-dev) 0.5.0 or newer; this is 0.4.9' '(libdnnl-dev) 2.6 or newer; this is 1.8.0'; do
     step "says: $said" grep -qF "$said" "$here/words"
@@ -114,7 +117,7 @@ case $way in
     consume_with_pkg_config --static
     step 'no internal header is installed' sh -c "! find '$here/prefix/include' -path '*internal*' | grep ."
     step 'the package files name no build folder' \
-      sh -c "! grep -rF '$build' '$here/prefix/lib/cmake' '$here/prefix/lib/pkgconfig'"
+      sh -c "! grep -rF '$build' '$here/prefix' --include='*.cmake' --include='*.pc'"
     ;;
   shared)
     # As part of the consumer, so that the objects are those of the other ways and ccache has them.

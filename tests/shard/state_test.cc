@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "sherd/autograd/optim/sgd.h"
+#include "sherd/runtime/base/version.h"
 #include "sherd/runtime/io/safetensors.h"
 #include "tests/shard/saved.h"
 
@@ -304,6 +305,7 @@ TEST(StateTest, DamagedFilesAreNamedOnAllRanksAndNothingIsChanged) {
     std::ifstream in(manifest, std::ios::binary);
     json.assign(std::istreambuf_iterator<char>(in), {});
   }
+  EXPECT_TRUE(Contains(json, "\n\"written_by\":\"" + DescribeBuild() + "\","));
   write(manifest, json.substr(0, json.size() / 2));
   EXPECT_TRUE(Contains(error_of(2), "manifest " + manifest + ": column ")) << error_of(2);
   fs::remove(manifest);
