@@ -13,8 +13,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "llm/escape.h"
-#include "sherd/runtime/io/json.h"
 #include "sherd/runtime/base/new_file.h"
+#include "sherd/runtime/io/json.h"
 
 namespace llm {
 
