@@ -26,7 +26,8 @@ def first_failure(phase, fault, victim):
         others = r"ranks? ([\d]+, )*%d\b" % victim
         return [others + r"( of 3)? did not arrive within|was told to stop while it waited for " + others]
     if fault == "stop":
-        return [r"timed out on rank \d: rank %d of 3 did not call it within %ds" % (victim, DEADLINE), COLLECTIVE]
+        late = r"timed out on rank \d: (rank %d of 3 did not call it|the exchange with rank %d was not done) within %ds"
+        return [late % (victim, victim, DEADLINE), COLLECTIVE]
     if fault == "throw":
         return [r"rank %d aborted: .*the injected fault" % victim, COLLECTIVE]
     if phase == "shutdown" and fault == "exit":

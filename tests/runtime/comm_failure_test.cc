@@ -306,6 +306,7 @@ TEST(CommDeadline, StrikesAlsoWhenTheStoreAnswersNobody) {
   std::vector<std::thread> ranks;
   for (int rank : {0, 1, 2}) {
     ranks.emplace_back([&, rank] {
+      Clock::time_point start;
       {
         absl::StatusOr<World> w = World::FromStore(
             store, rank, 3, {.threads = 1, .collective_timeout = absl::Seconds(2)});
@@ -317,10 +318,12 @@ TEST(CommDeadline, StrikesAlsoWhenTheStoreAnswersNobody) {
           store->Stop(false);
           return;
         }
+        start = Clock::now();
         const Error error = Thrown([&] { w->group().Barrier(); });
         EXPECT_EQ(error.code(), absl::StatusCode::kDeadlineExceeded);
         ExpectHas(error, {"barrier (#2)", "rank 0 of 3 did not call it within 2s"});
       }
+      EXPECT_LT(Clock::now() - start, 2 * kSoon);
       // Its World has gone too, without an answer.
       ++ended;
     });
