@@ -26,6 +26,7 @@
 #include "llm/training.h"
 #include "sherd/runtime/base/error.h"
 #include "sherd/runtime/comm/agree.h"
+#include "sherd/runtime/comm/failure_file.h"
 #include "sherd/runtime/comm/launch.h"
 #include "sherd/runtime/comm/world.h"
 #include "sherd/shard/state.h"
@@ -175,6 +176,23 @@ absl::StatusOr<int> Run(const Options& options, const sherd::LaunchInfo& launch,
   return 0;
 }
 
+// As Run. The other ranks are told why this one ends before its world is taken down.
+absl::StatusOr<int> RunOrAbort(const Options& options, const sherd::LaunchInfo& launch,
+                               sherd::World& world) {
+  try {
+    return Run(options, launch, world);
+  } catch (const sherd::Error& error) {
+    world.group().Abort(error.status());
+    throw;
+  }
+}
+
+// torchrun shows the text of the rank that failed first.
+void TellAgent(const sherd::LaunchInfo& launch, const absl::Status& why) {
+  const absl::Status written = sherd::WriteErrorFile(launch.error_file, why);
+  if (!written.ok()) Complain(launch, std::string(written.message()));
+}
+
 int Main(std::span<const char* const> arguments) {
   const absl::StatusOr<sherd::LaunchInfo> launch = sherd::ParseLaunch(sherd::ProcessEnvironment());
   if (!launch.ok()) return Fail({}, launch.status(), kUsage);
@@ -197,8 +215,11 @@ int Main(std::span<const char* const> arguments) {
       Complain(*launch, std::string(world.status().message()));
       return kFailure;
     }
-    const absl::StatusOr<int> code = Run(*options, *launch, *world);
-    if (!code.ok()) return Fail(*launch, code.status(), kFailure);
+    const absl::StatusOr<int> code = RunOrAbort(*options, *launch, *world);
+    if (!code.ok()) {
+      TellAgent(*launch, code.status());
+      return Fail(*launch, code.status(), kFailure);
+    }
     if (absl::Status left = world->Finish(); !left.ok()) {
       Complain(*launch, std::string(left.message()));
       return kFailure;
@@ -207,6 +228,7 @@ int Main(std::span<const char* const> arguments) {
   } catch (const sherd::Error& error) {
     std::fflush(stdout);
     Complain(*launch, error.what());
+    TellAgent(*launch, error.status());
     return kFailure;
   }
 }
