@@ -17,7 +17,7 @@ bool FailedElsewhere(const absl::Status& why);
 //
 // `path` is LaunchInfo::error_file; nothing happens when it is "". The file is whole or not there:
 // an agent that reads half of one fails itself.
-// Errors: kUnavailable when the file cannot be written.
+// Errors: those of NewFile, naming the file.
 // Source: torch/distributed/elastic/multiprocessing/errors.
 absl::Status WriteErrorFile(const std::string& path, const absl::Status& why);
 
