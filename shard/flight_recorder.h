@@ -19,7 +19,7 @@ std::string FlightRecord(const EventLog& log, int64_t last = 64);
 
 // Writes `what` failed and the record to a file, whole or not at all. Units write theirs by
 // themselves (ShardContext::SetEvents); this is for what fails outside of them, as at a world's
-// end. Errors: kUnavailable with the path and the system's reason.
+// end. Errors: those of NewFile.
 absl::Status WriteFlightRecord(const std::string& path, std::string_view what, const EventLog& log);
 
 }  // namespace sherd
