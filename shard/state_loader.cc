@@ -23,7 +23,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using internal::Manifest;
-using internal::ManifestParameter;
 using internal::ManifestTensor;
 using internal::StateParts;
 using internal::StatePiece;

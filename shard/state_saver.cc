@@ -206,7 +206,7 @@ absl::Status StateSaver::Open::Write(int rank) {
 }
 
 StateSaver::StateSaver(std::string root, ProcessGroup& group, SaveOptions options)
-    : root_(std::move(root)), group_(group), options_(options) {}
+    : root_(std::move(root)), group_(group), options_(std::move(options)) {}
 
 StateSaver::~StateSaver() {
   if (open_ == nullptr) return;

@@ -112,7 +112,7 @@ class Output {
 };
 
 // Set by SIGTERM, which a scheduler sends before it takes the machine away.
-volatile std::sig_atomic_t stop_asked = 0;
+volatile std::sig_atomic_t stop_asked = 0;  // NOLINT: a signal handler has nothing else
 
 void AskToStop(int) { stop_asked = 1; }
 

@@ -110,12 +110,12 @@ absl::Status NewFile::Publish() {
   if (fsync(descriptor_) != 0) return Failed("cannot be flushed to the disk", errno);
   // close() tells of late failures, as those of a network's file system.
   if (close(std::exchange(descriptor_, -1)) != 0) {
-    const absl::Status failed = Failed("cannot be closed", errno);
+    absl::Status failed = Failed("cannot be closed", errno);
     unlink(temporary_.c_str());
     return failed;
   }
   if (std::rename(temporary_.c_str(), name_.c_str()) != 0) {
-    const absl::Status failed = Failed("cannot be given its name", errno);
+    absl::Status failed = Failed("cannot be given its name", errno);
     unlink(temporary_.c_str());
     return failed;
   }
