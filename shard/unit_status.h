@@ -44,15 +44,11 @@ inline absl::Status Recover(ShardContext& context) noexcept {
 }
 
 // A new unit; see Unit's constructor. Ownership: the caller's; it keeps the context alive.
-inline absl::StatusOr<std::unique_ptr<Unit>> MakeUnit(std::string name,
-                                                      std::vector<UnitParameter> parameters,
-                                                      std::shared_ptr<ShardContext> context,
-                                                      const UnitOptions& options = {}) noexcept {
-  return StatusOrOf([&] {
-    return std::make_unique<Unit>(std::move(name), std::move(parameters), std::move(context),
-                                  options);
-  });
-}
+// Out of line, since code without exceptions would not give back the memory of one that refused.
+absl::StatusOr<std::unique_ptr<Unit>> MakeUnit(std::string name,
+                                               std::vector<UnitParameter> parameters,
+                                               std::shared_ptr<ShardContext> context,
+                                               const UnitOptions& options = {}) noexcept;
 // Of Unit: scopes, in this order for each call. What TakeGradient returns is written, or added to,
 // before EndBackward.
 inline absl::Status EnterForward(Unit& unit, int64_t version) noexcept {

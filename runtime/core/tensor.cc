@@ -82,7 +82,7 @@ Tensor Tensor::View(Ref<Storage> storage, int64_t offset_elems, DType dtype, con
   for (int i = 0; i < shape.rank() && fits && last >= 0; ++i) {
     const int64_t steps = shape[i] - 1;
     fits = strides[i] >= 0 && (steps == 0 || strides[i] <= (room - last) / steps);
-    last += steps * strides[i];
+    if (fits) last += steps * strides[i];
   }
   if (!fits || last >= room) {
     ThrowInvalidArgument(absl::StrCat("a view of ", shape.ToString(), " ",
