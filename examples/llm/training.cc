@@ -168,7 +168,8 @@ Trainer::Trainer(const Options& o, sherd::World& world, const Dataset& data,
                                        .warmup = std::min(o.warmup, o.steps)})),
       model_(ConfigOf(o, data.vocabulary()), device_),
       loader_(data.train(), LoaderOptionsOf(o, world.size()), world.rank(), world.size(), device_),
-      saver_(StatesFolder(o.out), world.group(), {.keep = o.keep}) {
+      saver_(StatesFolder(o.out), world.group(),
+             {.keep = o.keep, .written_by = sherd::Describe(world)}) {
   ShardModel(model_, world.mesh(), o);
   // After sharding: an optimizer holds the pieces this rank owns.
   optimizer_.emplace(model_.parameters(),

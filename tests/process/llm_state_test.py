@@ -5,6 +5,7 @@
 """
 
 import glob
+import json
 import os
 import signal
 
@@ -147,6 +148,9 @@ def finished(runs):
     expect("validation loss %.4f" % before[-1]["validation_loss"] in out, "another validation loss: " + out[-200:])
     states = sorted(os.listdir(os.path.join(runs.path("whole1"), "states")))
     expect(states == ["step-%08d" % (STEPS - 5), "step-%08d" % STEPS], "states: %s" % states)
+    with open(os.path.join(runs.path("whole1"), "states", states[-1], "manifest.json")) as file:
+        written_by = json.load(file)["written_by"]
+    expect("rank 0 of 1 on 1 host" in written_by, "the state does not say what wrote it: " + written_by)
 
 
 def other_model(runs):
