@@ -84,8 +84,8 @@ CheckpointStats StatsOf(const Module& module);
 //   recomputed then); the error of a copy from or to the host.
 // Source: Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost".
 template <std::derived_from<Module> M>
-M& Checkpoint(M& module, CheckpointOptions options = {}) {
-  internal::AddCheckpoint(module, std::move(options));
+M& Checkpoint(M& module, const CheckpointOptions& options = {}) {
+  internal::AddCheckpoint(module, options);
   return module;
 }
 
