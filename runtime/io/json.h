@@ -30,4 +30,9 @@ struct Json {
 // surrogate pair, a key that comes twice, nesting too deep.
 absl::StatusOr<Json> ParseJson(std::string_view text);
 
+// Returns the value as JSON, keys in order, objects and arrays over several lines, indented by two
+// spaces: what ParseJson reads as the same value. A double keeps its value and stays a double.
+// Bytes that are not UTF-8 become U+FFFD. REQUIRES: numbers are finite.
+std::string WriteJson(const Json& json);
+
 }  // namespace sherd
