@@ -1,21 +1,30 @@
 #pragma once
 
+#include <cstdint>
+
 #include "sherd/autograd/module.h"
 
 namespace sherd {
 
-// A bias-free linear layer: x W^T. Parameter: "weight" [out, in].
+// Whether a linear layer adds a learned bias, which is 0 at first.
+enum class Bias : uint8_t { kNone, kZero };
+
+// A linear layer: x W^T + b. Parameters: "weight" [out, in] and, with one, "bias" [out].
 //
 // Cost: 2 rows in out FLOPs a call, twice that in backward; keeps x for the weight's gradient.
 class LinearLayer : public Module {
  public:
-  LinearLayer(int64_t in, int64_t out, Initializer initializer, DType dtype = DType::kF32);
+  LinearLayer(int64_t in, int64_t out, Initializer initializer, DType dtype = DType::kF32,
+              Bias bias = Bias::kNone);
   // Shapes: x [..., in], result [..., out]. Errors: kInvalidArgument naming x and the weight.
   Variable operator()(const Variable& x);
   const Parameter& weight() const { return weight_; }
+  // Undefined where there is none.
+  const Parameter& bias() const { return bias_; }
 
  private:
   Parameter weight_;
+  Parameter bias_;
 };
 
 // A table of learned rows. Parameter: "weight" [rows, channels].
@@ -40,9 +49,26 @@ class RmsNormLayer : public Module {
   explicit RmsNormLayer(int64_t channels, double eps = 1e-5, DType dtype = DType::kF32);
   // Shapes: x and result [..., channels].
   Variable operator()(const Variable& x);
+  const Parameter& weight() const { return weight_; }
 
  private:
   Parameter weight_;
+  double eps_;
+};
+
+// Layer normalisation with a learned scale, 1 at first, and a learned shift, 0 at first.
+// Parameters: "weight" and "bias" [channels].
+class LayerNormLayer : public Module {
+ public:
+  explicit LayerNormLayer(int64_t channels, double eps = 1e-5, DType dtype = DType::kF32);
+  // Shapes: x and result [..., channels].
+  Variable operator()(const Variable& x);
+  const Parameter& weight() const { return weight_; }
+  const Parameter& bias() const { return bias_; }
+
+ private:
+  Parameter weight_;
+  Parameter bias_;
   double eps_;
 };
 
