@@ -39,8 +39,8 @@ ShardContext::ShardContext(const Mesh& mesh)
       control_(mesh.group().Fork("control")),
       announcer_(*this, mesh.group().Fork("announce")) {
   if (size() > 1) {
-    gather_stream_ = std::make_unique<Stream>("gather");
-    reduce_stream_ = std::make_unique<Stream>("reduce");
+    gather_stream_ = std::make_unique<Stream>("gather", device());
+    reduce_stream_ = std::make_unique<Stream>("reduce", device());
   }
 }
 

@@ -14,9 +14,12 @@ endforeach()
 add_library(sherd_compile_options INTERFACE)
 target_compile_features(sherd_compile_options INTERFACE cxx_std_20)
 target_compile_options(sherd_compile_options INTERFACE
-  -Wall -Wextra -Wno-missing-field-initializers $<$<BOOL:${SHERD_WARNINGS_AS_ERRORS}>:-Werror>)
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-missing-field-initializers>
+  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-Wno-missing-field-initializers>
+  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:${SHERD_WARNINGS_AS_ERRORS}>>:-Werror>
+  $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${SHERD_WARNINGS_AS_ERRORS}>>:-Werror=all-warnings>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  target_compile_options(sherd_compile_options INTERFACE -Wno-restrict)  # GCC bug 105651: "x" + std::string
+  target_compile_options(sherd_compile_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)  # GCC bug 105651: "x" + std::string
 endif()
 if(SHERD_SANITIZE)
   target_compile_options(sherd_compile_options INTERFACE

@@ -1,7 +1,5 @@
 #include "sherd/runtime/core/allocator.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -43,27 +41,16 @@ std::string MemoryStats::ToString() const {
   return text;
 }
 
-CachingAllocator::CachingAllocator(int64_t reserve_bytes) {
-  // A smaller range serves as well where the system limits addresses (ulimit -v, valgrind).
-  for (reserve_ = reserve_bytes; reserve_ >= (int64_t{1} << 30); reserve_ /= 2) {
-    void* base = mmap(nullptr, static_cast<size_t>(reserve_), PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (base != MAP_FAILED) {
-      base_ = static_cast<char*>(base);
-      return;
-    }
-  }
-  ThrowError(Error(absl::StatusCode::kResourceExhausted, "cannot reserve a range of addresses"));
-}
+CachingAllocator::CachingAllocator(int64_t reserve_bytes)
+    : CachingAllocator(MakeHostRange(reserve_bytes)) {}
+
+CachingAllocator::CachingAllocator(std::unique_ptr<AddressRange> range)
+    : range_(std::move(range)) {}
 
 CachingAllocator::CachingAllocator(MemorySource source) : source_(std::move(source)) {
   if (!source_.allocate || !source_.free) {
     ThrowInvalidArgument("a source of memory needs a function to allocate and one to free");
   }
-}
-
-CachingAllocator::~CachingAllocator() {
-  if (base_ != nullptr) munmap(base_, static_cast<size_t>(reserve_));
 }
 
 void* CachingAllocator::Allocate(int64_t bytes, MemoryCategory category) {
@@ -88,8 +75,8 @@ void* CachingAllocator::Allocate(int64_t bytes, MemoryCategory category) {
 
 void* CachingAllocator::Take(int64_t size) {
   if (!source_.allocate) {
-    const int64_t offset = TakeFit(size);
-    return offset < 0 ? nullptr : base_ + offset;
+    const int64_t offset = TakeCommitted(size);
+    return offset < 0 ? nullptr : range_->base() + offset;
   }
   void* const block = source_.allocate(size);
   SHERD_CHECK(reinterpret_cast<uintptr_t>(block) % kAlignment == 0,
@@ -105,13 +92,24 @@ void CachingAllocator::Free(void* block, int64_t bytes, MemoryCategory category)
   stats_.category[static_cast<size_t>(category)].current_bytes -= counted;
   stats_.total.current_bytes -= counted;
   if (source_.free) return source_.free(block, counted);
-  const int64_t offset = static_cast<char*>(block) - base_;
+  const int64_t offset = static_cast<char*>(block) - range_->base();
   if (counted < kPage) {
     small_[counted].push_back(offset);
     cached_ += counted;
   } else {
     Insert(offset, {counted, counted});
   }
+}
+
+int64_t CachingAllocator::TakeCommitted(int64_t size) {
+  for (const bool again : {false, true}) {
+    const int64_t offset = TakeFit(size);
+    if (offset < 0) return -1;
+    if (range_->Commit(offset, offset + size)) return offset;
+    Insert(offset, {size, 0});
+    if (!again) TrimLocked();
+  }
+  return -1;
 }
 
 int64_t CachingAllocator::TakeFit(int64_t size) {
@@ -137,7 +135,7 @@ int64_t CachingAllocator::TakeFit(int64_t size) {
   auto last = free_by_offset_.empty() ? free_by_offset_.end() : std::prev(free_by_offset_.end());
   if (last != free_by_offset_.end() && last->first + last->second.size == top_)
     offset = last->first;
-  if (size > reserve_ - offset) return -1;
+  if (size > range_->bytes() - offset) return -1;
   if (offset != top_) Remove(last);
   top_ = offset + size;
   return offset;
@@ -187,6 +185,12 @@ void CachingAllocator::ResetPeaks() {
 
 void CachingAllocator::Trim() {
   std::lock_guard<std::mutex> lock(mutex_);
+  TrimLocked();
+}
+
+void CachingAllocator::TrimLocked() {
+  if (range_ == nullptr) return;
+  const int64_t page = range_->page();
   for (auto& [size, offsets] : small_) {
     for (int64_t offset : offsets) Insert(offset, {size, size});
     cached_ -= size * static_cast<int64_t>(offsets.size());
@@ -195,17 +199,18 @@ void CachingAllocator::Trim() {
   if (!free_by_offset_.empty()) {
     auto last = std::prev(free_by_offset_.end());
     if (const auto [offset, range] = *last; offset + range.size == top_) {
-      const int64_t begin = RoundUp(offset, kPage);
-      if (top_ > begin) madvise(base_ + begin, static_cast<size_t>(top_ - begin), MADV_DONTNEED);
+      const int64_t begin = RoundUp(offset, page);
+      const int64_t end = RoundUp(top_, page);
+      if (end > begin) range_->Decommit(begin, end);
       Remove(last);
       top_ = offset;
     }
   }
   for (auto& [offset, range] : free_by_offset_) {
-    const int64_t begin = RoundUp(offset, kPage);
-    const int64_t end = (offset + range.size) / kPage * kPage;
+    const int64_t begin = RoundUp(offset, page);
+    const int64_t end = (offset + range.size) / page * page;
     if (end <= begin) continue;
-    madvise(base_ + begin, static_cast<size_t>(end - begin), MADV_DONTNEED);
+    range_->Decommit(begin, end);
     const int64_t left = std::min(range.cached, range.size - (end - begin));
     cached_ -= range.cached - left;
     range.cached = left;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <memory_resource>
 #include <mutex>
 #include <set>
@@ -11,6 +12,8 @@
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "sherd/runtime/core/address_range.h"
 
 namespace sherd {
 
@@ -71,12 +74,13 @@ class CachingAllocator {
   // A cache line, and the widest vector register.
   static constexpr int64_t kAlignment = 64;
 
-  // Reserves addresses, not memory. Errors: kResourceExhausted if even that is refused.
+  // Reserves addresses of the host, not memory. Errors: kResourceExhausted if even that is refused.
   explicit CachingAllocator(int64_t reserve_bytes = int64_t{1} << 38);
+  // Hands out the addresses of `range`, and has memory put behind them as far as they are used.
+  explicit CachingAllocator(std::unique_ptr<AddressRange> range);
   // Counts, and asks `source` for each block: nothing is cached here. Fresh memory is slow, so a
   // source should keep what comes back. Errors: kInvalidArgument if one of the two is empty.
   explicit CachingAllocator(MemorySource source);
-  ~CachingAllocator();
   CachingAllocator(const CachingAllocator&) = delete;
   CachingAllocator& operator=(const CachingAllocator&) = delete;
 
@@ -93,6 +97,7 @@ class CachingAllocator {
   // Makes every peak the current value, to measure a phase.
   void ResetPeaks();
   // Gives cached memory back to the system, by whole pages; blocks in use stay where they are.
+  // A device finishes its work first.
   void Trim();
 
  private:
@@ -111,10 +116,12 @@ class CachingAllocator {
   void* Take(int64_t size);
   // Takes the offset of a block of exactly `size`, or returns -1.
   int64_t TakeFit(int64_t size);
+  // A block with memory behind it, or -1. What lies unused is given back first where that helps.
+  int64_t TakeCommitted(int64_t size);
+  void TrimLocked();
 
-  const MemorySource source_;  // empty: the range of our own
-  char* base_ = nullptr;
-  int64_t reserve_ = 0;
+  const MemorySource source_;  // empty: the range
+  const std::unique_ptr<AddressRange> range_;
   int64_t top_ = 0;  // everything above was never handed out, or was given back by Trim
   mutable std::mutex mutex_;
   std::pmr::unsynchronized_pool_resource nodes_;  // a step that repeats makes no heap allocation

@@ -1,5 +1,6 @@
 #include "sherd/runtime/core/device.h"
 
+#include <cstring>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -15,9 +16,12 @@ struct Device::State {
   State(DeviceId id, int threads) : id(id), pool(threads) {}
   State(DeviceId id, int threads, MemorySource memory)
       : id(id), allocator(std::move(memory)), pool(threads) {}
+  State(DeviceId id, std::unique_ptr<AddressRange> range, std::unique_ptr<DeviceBackend> backend)
+      : id(id), allocator(std::move(range)), pool(1), backend(std::move(backend)) {}
   DeviceId id;
   CachingAllocator allocator;
   ThreadPool pool;
+  std::unique_ptr<DeviceBackend> backend;  // null: a CPU
   std::mutex slots_mutex;
   std::vector<std::pair<const void*, std::shared_ptr<void>>> slots;
 };
@@ -40,6 +44,13 @@ Device Device::Cpu(CpuOptions options) {
   return device;
 }
 
+Device Device::Of(const DeviceId& id, std::unique_ptr<AddressRange> range,
+                  std::unique_ptr<DeviceBackend> backend) {
+  Device device;
+  device.state_ = std::make_shared<State>(id, std::move(range), std::move(backend));
+  return device;
+}
+
 const DeviceId& Device::id() const {
   SHERD_CHECK(state_ != nullptr, "an undefined device was used");
   return state_->id;
@@ -47,6 +58,31 @@ const DeviceId& Device::id() const {
 
 CachingAllocator& Device::allocator() const { return state_->allocator; }
 ThreadPool& Device::pool() const { return state_->pool; }
+const DeviceBackend* Device::backend() const { return state_->backend.get(); }
+
+void Device::Zero(void* to, int64_t bytes) const {
+  if (bytes == 0) return;
+  if (state_->backend != nullptr) return state_->backend->Zero(to, bytes);
+  std::memset(to, 0, static_cast<size_t>(bytes));
+}
+
+void Device::Copy(void* to, const void* from, int64_t bytes) const {
+  if (bytes == 0) return;
+  if (state_->backend != nullptr) return state_->backend->Copy(to, from, bytes);
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+void Device::CopyFromHost(void* to, const void* from, int64_t bytes) const {
+  if (bytes == 0) return;
+  if (state_->backend != nullptr) return state_->backend->CopyFromHost(to, from, bytes);
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+void Device::CopyToHost(void* to, const void* from, int64_t bytes) const {
+  if (bytes == 0) return;
+  if (state_->backend != nullptr) return state_->backend->CopyToHost(to, from, bytes);
+  std::memcpy(to, from, static_cast<size_t>(bytes));
+}
 
 void* Device::SlotObject(const void* key, std::shared_ptr<void> (*make)()) const {
   SHERD_CHECK(state_ != nullptr, "an undefined device was used");

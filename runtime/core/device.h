@@ -3,7 +3,9 @@
 #include <memory>
 #include <string>
 
+#include "sherd/runtime/core/address_range.h"
 #include "sherd/runtime/core/allocator.h"
+#include "sherd/runtime/core/device_backend.h"
 
 namespace sherd {
 
@@ -41,11 +43,24 @@ class Device {
   // Errors: kInvalidArgument for a negative index, no thread, or a source of memory that lacks one
   // of its functions.
   static Device Cpu(CpuOptions options = {});
+  // A device of another kind, whose memory is `range` and whose work `backend` does: how
+  // runtime/cuda makes its own. The backend goes before the memory, the slots before both.
+  static Device Of(const DeviceId& id, std::unique_ptr<AddressRange> range,
+                   std::unique_ptr<DeviceBackend> backend);
 
   bool defined() const { return state_ != nullptr; }
   const DeviceId& id() const;
   CachingAllocator& allocator() const;
   ThreadPool& pool() const;
+  // What works for this device; null for a CPU, whose kernels run on the pool.
+  const DeviceBackend* backend() const;
+
+  // Bytes of this device, and between it and the host; in the order of its queue. See
+  // DeviceBackend.
+  void Zero(void* to, int64_t bytes) const;
+  void Copy(void* to, const void* from, int64_t bytes) const;
+  void CopyFromHost(void* to, const void* from, int64_t bytes) const;
+  void CopyToHost(void* to, const void* from, int64_t bytes) const;
 
   // The object of type T that lives with this device, made by the first call for T.
   //

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "sherd/runtime/base/error.h"
+#include "sherd/runtime/core/device.h"
 
 namespace sherd {
 
@@ -20,8 +21,9 @@ class Work {
   Work() = default;
 
   bool done() const;
-  // Returns when the job has run. Errors: throws the job's error, with the context given at
-  // enqueue, at the first wait and at every later one.
+  // Returns when the job has run; what the caller then asks of the stream's device comes after what
+  // the job asked of it, and the host does not wait for that. Errors: throws the job's error, with
+  // the context given at enqueue, at the first wait and at every later one.
   void Wait() const;
 
  private:
@@ -32,13 +34,17 @@ class Work {
 
 // Jobs that run one after another on a thread of their own.
 //
+// For a device that works on its own the thread has a queue of its own too: what a job asks of the
+// device starts after all that was asked of it by whoever enqueued the job, before that. So memory
+// that a caller frees may be taken for a job at once, and the other way round after a Wait.
 // After a job failed the stream refuses the rest: their Work carries the first error. The thread
 // blocks all signals, so that a broken connection shows as an error code and not as SIGPIPE.
 // Ownership: the destructor runs what is queued, then joins.
 class Stream {
  public:
-  // `name` appears in error messages, and "sherd/<name>" is the thread's.
-  explicit Stream(std::string name);
+  // `name` appears in error messages, and "sherd/<name>" is the thread's. `device`: whose work the
+  // jobs are; undefined or a CPU: done when they return.
+  explicit Stream(std::string name, Device device = {});
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -57,6 +63,9 @@ class Stream {
   void Loop();
 
   const std::string name_;
+  const Device device_;
+  const DeviceBackend* const backend_;  // null: no queue
+  std::unique_ptr<DeviceQueue> queue_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<Job> jobs_;

@@ -54,7 +54,7 @@ Tensor Tensor::Empty(const Device& device, DType dtype, const Shape& shape,
 Tensor Tensor::Zeros(const Device& device, DType dtype, const Shape& shape,
                      MemoryCategory category) {
   Tensor tensor = Empty(device, dtype, shape, category);
-  if (tensor.bytes() > 0) std::memset(tensor.raw(), 0, static_cast<size_t>(tensor.bytes()));
+  device.Zero(tensor.raw(), tensor.bytes());
   return tensor;
 }
 
@@ -104,7 +104,7 @@ Tensor Tensor::FromHostBytes(const Device& device, DType dtype, const void* valu
         absl::StrCat(count, " values do not fill a tensor of shape ", shape.ToString()));
   }
   Tensor tensor = Empty(device, dtype, shape, category);
-  if (count > 0) std::memcpy(tensor.raw(), values, static_cast<size_t>(tensor.bytes()));
+  device.CopyFromHost(tensor.raw(), values, tensor.bytes());
   return tensor;
 }
 
@@ -210,9 +210,14 @@ Tensor Tensor::Expand(const Shape& shape) const {
 void Tensor::CopyToHostBytes(DType dtype, void* out) const {
   const char* from = static_cast<const char*>(CheckedData(dtype));
   if (numel() == 0) return;
-  if (is_contiguous()) {
-    std::memcpy(out, from, static_cast<size_t>(bytes()));
-    return;
+  if (is_contiguous()) return device().CopyToHost(out, from, bytes());
+  std::vector<char> host;  // all that the view spans, where the elements are a device's
+  if (device().backend() != nullptr) {
+    int64_t last = 0;
+    for (int i = 0; i < rank(); ++i) last += (dim(i) - 1) * strides_[i];
+    host.resize(static_cast<size_t>((last + 1) * SizeOf(dtype_)));
+    device().CopyToHost(host.data(), from, static_cast<int64_t>(host.size()));
+    from = host.data();
   }
   char* to = static_cast<char*>(out);
   CopyStrided(from, shape_, strides_, 0, SizeOf(dtype_), to);

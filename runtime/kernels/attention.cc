@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "sherd/runtime/base/error.h"
+#include "sherd/runtime/kernels/backend.h"
 #include "sherd/runtime/kernels/dropout.h"
 #include "sherd/runtime/kernels/elementwise.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
@@ -227,6 +228,9 @@ void ForEachJob(const Operands& x, const AttentionOptions& options, AttentionArg
 
 void Attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options,
                const Tensor& out, const Tensor& lse) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->Attention(q, k, v, options, out, lse);
+  }
   if (!IsInnermostPacked(q) || !IsInnermostPacked(k) || !IsInnermostPacked(v)) {
     return Attention(PackInnermost(q), PackInnermost(k), PackInnermost(v), options, out, lse);
   }
@@ -243,6 +247,10 @@ void AttentionBackward(const Tensor& grad, const Tensor& q, const Tensor& k, con
                        const Tensor& out, const Tensor& lse, const AttentionOptions& options,
                        const Tensor& grad_q, Write write_q, const Tensor& grad_k, Write write_k,
                        const Tensor& grad_v, Write write_v) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->AttentionBackward(grad, q, k, v, out, lse, options, grad_q, write_q, grad_k,
+                                    write_k, grad_v, write_v);
+  }
   if (!IsInnermostPacked(grad) || !IsInnermostPacked(q) || !IsInnermostPacked(k) ||
       !IsInnermostPacked(v)) {
     return AttentionBackward(PackInnermost(grad), PackInnermost(q), PackInnermost(k),

@@ -1,5 +1,6 @@
 #include "sherd/runtime/kernels/broadcast.h"
 
+#include "sherd/runtime/kernels/backend.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/views.h"
 
@@ -43,6 +44,9 @@ bool BroadcastShape(const Shape& a, const Shape& b, Shape& out) {
 }
 
 void Broadcast(Arithmetic op, const Tensor& a, const Tensor& b, const Tensor& out, Write write) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->Broadcast(op, a, b, out, write);
+  }
   const bool wide = out.dtype() != a.dtype();
   SHERD_CHECK(a.dtype() == b.dtype() && (!wide || out.dtype() == internal::ComputeDType(a.dtype())),
               "operands of broadcast arithmetic differ in dtype");

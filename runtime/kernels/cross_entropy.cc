@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "sherd/runtime/kernels/backend.h"
 #include "sherd/runtime/kernels/internal/indices.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/views.h"
@@ -39,11 +40,17 @@ void Store(const std::vector<double>& from, const Tensor& to) {
 CrossEntropyPieces::CrossEntropyPieces(const Tensor& targets, int64_t classes,
                                        const CrossEntropyOptions& options)
     : options_(options),
-      classes_(classes),
-      targets_(internal::CheckedIndices(targets, classes, options.ignore_index, "cross_entropy",
-                                        "target")) {}
+      classes_(classes) {
+  if (const KernelBackend* const other = BackendOf(targets)) {
+    other_ = other->MakeCrossEntropyPieces(targets, classes, options);
+    return;
+  }
+  targets_ = internal::CheckedIndices(targets, classes, options.ignore_index, "cross_entropy",
+                                      "target");
+}
 
 void CrossEntropyPieces::Add(const Tensor& logits, int64_t first) {
+  if (other_ != nullptr) return other_->Add(logits, first);
   SHERD_CHECK(logits.rank() >= 1 && first + logits.shape().back() <= classes_,
               "logits do not fit the classes of a cross-entropy");
   if (logits.numel() == 0) return;
@@ -80,6 +87,7 @@ void CrossEntropyPieces::Add(const Tensor& logits, int64_t first) {
 }
 
 CrossEntropyResult CrossEntropyPieces::Finish(const Tensor& lse) const {
+  if (other_ != nullptr) return other_->Finish(lse);
   CrossEntropyResult result;
   if (lse_.empty()) return result;
   SHERD_CHECK(lse.is_contiguous() && lse.numel() == static_cast<int64_t>(lse_.size()),
@@ -101,6 +109,7 @@ CrossEntropyResult CrossEntropyPieces::Finish(const Tensor& lse) const {
 
 void CrossEntropyPieces::Backward(const Tensor& logits, int64_t first, const Tensor& lse,
                                   double scale, const Tensor& grad, Write write) const {
+  if (other_ != nullptr) return other_->Backward(logits, first, lse, scale, grad, write);
   CheckLse(lse, logits.dtype(), targets_.size());
   SHERD_CHECK(grad.dtype() == logits.dtype() && grad.shape() == logits.shape() &&
                   first + logits.shape().back() <= classes_,
@@ -135,6 +144,9 @@ void CrossEntropyPieces::Backward(const Tensor& logits, int64_t first, const Ten
 
 CrossEntropyResult CrossEntropy(const Tensor& logits, const Tensor& targets,
                                 const CrossEntropyOptions& options, const Tensor& lse) {
+  if (const KernelBackend* const other = BackendOf(logits)) {
+    return other->CrossEntropy(logits, targets, options, lse);
+  }
   SHERD_CHECK(logits.rank() >= 1, "logits are a scalar");
   CheckLse(lse, logits.dtype(), static_cast<size_t>(targets.numel()));
   CrossEntropyPieces pieces(targets, logits.shape().back(), options);
@@ -145,6 +157,9 @@ CrossEntropyResult CrossEntropy(const Tensor& logits, const Tensor& targets,
 void CrossEntropyBackward(const Tensor& logits, const Tensor& targets,
                           const CrossEntropyOptions& options, const Tensor& lse, double scale,
                           const Tensor& grad_logits, Write write) {
+  if (const KernelBackend* const other = BackendOf(logits)) {
+    return other->CrossEntropyBackward(logits, targets, options, lse, scale, grad_logits, write);
+  }
   SHERD_CHECK(logits.rank() >= 1, "logits are a scalar");
   CrossEntropyPieces(targets, logits.shape().back(), options)
       .Backward(logits, 0, lse, scale, grad_logits, write);

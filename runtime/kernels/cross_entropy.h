@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "sherd/runtime/core/tensor.h"
@@ -8,6 +9,8 @@
 
 // The negative log-likelihood of a softmax over logits, summed over rows.
 namespace sherd::kernels {
+
+class CrossEntropyPiecesBackend;
 
 // What is summed for a row with logits x of V classes and target t, lse = log sum exp(x):
 //   (1 - s) (lse - x[t]) + s (lse - mean(x)) + z lse^2
@@ -66,6 +69,7 @@ class CrossEntropyPieces {
   const int64_t classes_;
   std::vector<int64_t> targets_;  // -1: ignored
   std::vector<double> lse_, target_logit_, logit_sum_;
+  std::shared_ptr<CrossEntropyPiecesBackend> other_;  // does it all where it is not null
 };
 
 }  // namespace sherd::kernels

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "sherd/runtime/kernels/backend.h"
 #include "sherd/runtime/kernels/elementwise.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/views.h"
@@ -49,6 +50,9 @@ void CheckOptions(const Tensor& x, const Coordinates& c, double p) {
 
 void Dropout(const Tensor& x, uint64_t key, std::span<const int64_t> row_samples, double p,
              const Tensor& out, Write write) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->Dropout(x, key, row_samples, p, out, write);
+  }
   if (!IsInnermostPacked(x)) {
     return Dropout(PackInnermost(x), key, row_samples, p, out, write);
   }

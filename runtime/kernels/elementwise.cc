@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "sherd/runtime/kernels/backend.h"
 #include "sherd/runtime/kernels/internal/copy_strided.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/views.h"
@@ -53,14 +54,23 @@ void FillRuns(const Tensor& out, T value) {
 }  // namespace
 
 void Add(const Tensor& a, const Tensor& b, const Tensor& out, Write write) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->Add(a, b, out, write);
+  }
   RunBinary(LoopsOf(out.device()).elementwise->add, a, b, out, write);
 }
 
 void Mul(const Tensor& a, const Tensor& b, const Tensor& out, Write write) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->Mul(a, b, out, write);
+  }
   RunBinary(LoopsOf(out.device()).elementwise->mul, a, b, out, write);
 }
 
 void Scale(const Tensor& x, double alpha, const Tensor& out, Write write) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->Scale(x, alpha, out, write);
+  }
   CheckSameDType(x, out);
   const auto loop = LoopsOf(out.device()).elementwise->scale[FloatIndex(out.dtype())];
   const bool add = write == Write::kAdd;
@@ -70,6 +80,9 @@ void Scale(const Tensor& x, double alpha, const Tensor& out, Write write) {
 }
 
 void Copy(const Tensor& x, const Tensor& out, Write write) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->Copy(x, out, write);
+  }
   CheckSameDType(x, out);
   if (internal::IsTransposedCopy(x, out)) {
     if (write == Write::kOverwrite) return internal::CopyStrided(x, out);
@@ -87,12 +100,18 @@ void Copy(const Tensor& x, const Tensor& out, Write write) {
 }
 
 void Cast(const Tensor& x, const Tensor& out, Write write) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->Cast(x, out, write);
+  }
   if (x.dtype() == out.dtype()) return Copy(x, out, write);
   RunUnary(LoopsOf(out.device()).elementwise->cast[FloatIndex(x.dtype())][FloatIndex(out.dtype())],
            x, out, write == Write::kAdd);
 }
 
 void Fill(const Tensor& out, double value) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->Fill(out, value);
+  }
   if (value == 0.0 && !std::signbit(value)) return FillZero(out);
   switch (out.dtype()) {
     case DType::kF32:
@@ -111,21 +130,33 @@ void Fill(const Tensor& out, double value) {
 }
 
 void Silu(const Tensor& x, const Tensor& out) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->Silu(x, out);
+  }
   CheckSameDType(x, out);
   RunUnary(LoopsOf(out.device()).elementwise->silu[FloatIndex(out.dtype())], x, out, false);
 }
 
 void SiluBackward(const Tensor& grad, const Tensor& x, const Tensor& grad_x, Write write) {
+  if (const KernelBackend* const other = BackendOf(grad)) {
+    return other->SiluBackward(grad, x, grad_x, write);
+  }
   RunBinary(LoopsOf(grad_x.device()).elementwise->silu_backward, grad, x, grad_x, write);
 }
 
 void SiluMul(const Tensor& gate, const Tensor& up, const Tensor& out) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->SiluMul(gate, up, out);
+  }
   RunBinary(LoopsOf(out.device()).elementwise->silu_mul, gate, up, out, Write::kOverwrite);
 }
 
 void SiluMulBackward(const Tensor& grad, const Tensor& gate, const Tensor& up,
                      const Tensor& grad_gate, Write write_gate, const Tensor& grad_up,
                      Write write_up) {
+  if (const KernelBackend* const other = BackendOf(grad)) {
+    return other->SiluMulBackward(grad, gate, up, grad_gate, write_gate, grad_up, write_up);
+  }
   CheckSameDType(grad, gate);
   CheckSameDType(grad, up);
   // A skipped gradient takes the place of an input in the loop and is never touched.

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "sherd/runtime/kernels/backend.h"
 #include "sherd/runtime/kernels/elementwise.h"
 #include "sherd/runtime/kernels/internal/indices.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
@@ -39,6 +40,9 @@ Groups GroupById(const std::vector<int64_t>& ids) {
 }  // namespace
 
 void Embedding(const Tensor& ids, const Tensor& table, const Tensor& out) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->Embedding(ids, table, out);
+  }
   SHERD_CHECK(table.rank() == 2 && out.rank() >= 1 && out.shape().back() == table.dim(1) &&
                   (out.numel() == 0 || out.shape().rows() == ids.numel()) &&
                   out.dtype() == table.dtype(),
@@ -59,6 +63,9 @@ void Embedding(const Tensor& ids, const Tensor& table, const Tensor& out) {
 
 void EmbeddingBackward(const Tensor& grad, const Tensor& ids, const Tensor& grad_table,
                        Write write) {
+  if (const KernelBackend* const other = BackendOf(grad)) {
+    return other->EmbeddingBackward(grad, ids, grad_table, write);
+  }
   SHERD_CHECK(grad_table.rank() == 2 && grad.rank() >= 1 &&
                   grad.shape().back() == grad_table.dim(1) &&
                   (grad.numel() == 0 || grad.shape().rows() == ids.numel()),

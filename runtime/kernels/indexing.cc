@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "sherd/runtime/kernels/backend.h"
 #include "sherd/runtime/kernels/elementwise.h"
 #include "sherd/runtime/kernels/internal/floats.h"
 #include "sherd/runtime/kernels/internal/indices.h"
@@ -122,6 +123,9 @@ void WhereRuns(const Tensor& mask, const Tensor& a, const Tensor& b, const Tenso
 }  // namespace
 
 void IndexSelect(const Tensor& x, int dim, const Tensor& ids, const Tensor& out) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->IndexSelect(x, dim, ids, out);
+  }
   CheckAlong(x, dim, ids.numel(), out, out);
   const std::vector<int64_t> rows =
       internal::CheckedIndices(ids, x.dim(dim), std::nullopt, "index_select", "id");
@@ -143,6 +147,9 @@ void IndexSelect(const Tensor& x, int dim, const Tensor& ids, const Tensor& out)
 }
 
 void IndexAdd(const Tensor& x, int dim, const Tensor& ids, const Tensor& out, Write write) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->IndexAdd(x, dim, ids, out, write);
+  }
   CheckAlong(out, dim, ids.numel(), x, out);
   const std::vector<int64_t> rows =
       internal::CheckedIndices(ids, out.dim(dim), std::nullopt, "index_add", "id");
@@ -184,6 +191,9 @@ void IndexAdd(const Tensor& x, int dim, const Tensor& ids, const Tensor& out, Wr
 }
 
 void Gather(const Tensor& x, int dim, const Tensor& index, const Tensor& out) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->Gather(x, dim, index, out);
+  }
   SHERD_CHECK(out.shape() == index.shape() && out.dtype() == x.dtype(),
               "the output of a gather does not fit its index");
   const Lines lines(index, dim, x);
@@ -207,6 +217,9 @@ void Gather(const Tensor& x, int dim, const Tensor& index, const Tensor& out) {
 }
 
 void ScatterAdd(const Tensor& x, int dim, const Tensor& index, const Tensor& out, Write write) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->ScatterAdd(x, dim, index, out, write);
+  }
   SHERD_CHECK(x.shape() == index.shape() && out.dtype() == x.dtype(),
               "the source of a scatter does not fit its index");
   const Lines lines(index, dim, out);
@@ -229,6 +242,9 @@ void ScatterAdd(const Tensor& x, int dim, const Tensor& index, const Tensor& out
 }
 
 void Where(const Tensor& mask, const Tensor& a, const Tensor& b, const Tensor& out, Write write) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->Where(mask, a, b, out, write);
+  }
   const bool narrow = mask.dtype() == DType::kI32;
   SHERD_CHECK(narrow || mask.dtype() == DType::kI64, "a mask is neither i32 nor i64");
   SHERD_CHECK(

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "sherd/runtime/kernels/backend.h"
 #include "sherd/runtime/kernels/internal/floats.h"
 #include "sherd/runtime/kernels/internal/views.h"
 #include "sherd/runtime/kernels/pack.h"
@@ -27,6 +28,9 @@ double NormAt(const Tensor& norms, int64_t row) {
 }  // namespace
 
 void L2Normalize(const Tensor& x, double eps, const Tensor& out, const Tensor& norms) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->L2Normalize(x, eps, out, norms);
+  }
   CheckNorms(x, norms);
   SHERD_CHECK(out.dtype() == x.dtype() && out.shape() == x.shape(),
               "the output of a normalisation does not fit its input");
@@ -56,6 +60,9 @@ void L2Normalize(const Tensor& x, double eps, const Tensor& out, const Tensor& n
 
 void L2NormalizeBackward(const Tensor& grad, const Tensor& x, const Tensor& norms, double eps,
                          const Tensor& grad_x, Write write) {
+  if (const KernelBackend* const other = BackendOf(grad)) {
+    return other->L2NormalizeBackward(grad, x, norms, eps, grad_x, write);
+  }
   CheckNorms(x, norms);
   SHERD_CHECK(grad.dtype() == x.dtype() && grad.shape() == x.shape() &&
                   grad_x.dtype() == x.dtype() && grad_x.shape() == x.shape(),

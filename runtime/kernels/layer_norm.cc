@@ -1,5 +1,6 @@
 #include "sherd/runtime/kernels/layer_norm.h"
 
+#include "sherd/runtime/kernels/backend.h"
 #include "sherd/runtime/kernels/elementwise.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/partials.h"
@@ -39,6 +40,9 @@ void CheckLike(const Tensor& a, const Tensor& x) {
 
 void LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps,
                const Tensor& out, const Tensor& mean, const Tensor& inv_std) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->LayerNorm(x, weight, bias, eps, out, mean, inv_std);
+  }
   CheckLike(out, x);
   CheckStatistics(x, mean);
   CheckStatistics(x, inv_std);
@@ -66,6 +70,9 @@ void LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, double
 
 void LayerNormBackward(const Tensor& grad, const Tensor& x_or_none, const Tensor& weight,
                        const Tensor& mean, const Tensor& inv_std, const LayerNormGradients& to) {
+  if (const KernelBackend* const other = BackendOf(grad)) {
+    return other->LayerNormBackward(grad, x_or_none, weight, mean, inv_std, to);
+  }
   // Stands in for an x that nothing reads.
   const Tensor& x = x_or_none.defined() ? x_or_none : grad;
   const bool want_x = to.x.defined();

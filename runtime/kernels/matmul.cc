@@ -1,6 +1,7 @@
 #include "sherd/runtime/kernels/matmul.h"
 
 #include "sherd/runtime/cpu/isa.h"
+#include "sherd/runtime/kernels/backend.h"
 #include "sherd/runtime/kernels/elementwise.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/onednn_matmul.h"
@@ -73,6 +74,9 @@ MatmulProblem MatmulProblem::Columns(int64_t begin, int64_t end) const {
 
 void Matmul(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& out,
             Write write) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->Matmul(a, transpose_a, b, transpose_b, out, write);
+  }
   SHERD_CHECK(a.rank() == 2 && b.rank() == 2 && out.rank() == 2, "matmul takes matrices");
   if (!HasRows(a) || !HasRows(b)) {
     // A matrix of adjacent columns is its transpose, taken transposed; others are copied.

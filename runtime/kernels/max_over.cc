@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "sherd/runtime/kernels/backend.h"
 #include "sherd/runtime/kernels/internal/floats.h"
 #include "sherd/runtime/kernels/internal/views.h"
 #include "sherd/runtime/kernels/pack.h"
@@ -33,6 +34,9 @@ void MaxOfLines(const T* x, int64_t extent, int64_t inner, int64_t lines, T* val
 }  // namespace
 
 void MaxOver(const Tensor& x, int dim, const Tensor& values, const Tensor& indices) {
+  if (const KernelBackend* const other = BackendOf(x)) {
+    return other->MaxOver(x, dim, values, indices);
+  }
   SHERD_CHECK(dim >= 0 && dim < x.rank() && x.dim(dim) > 0, "there is no largest of no elements");
   SHERD_CHECK(values.dtype() == x.dtype() && indices.dtype() == DType::kI64 &&
                   values.is_contiguous() && indices.is_contiguous() &&

@@ -1,5 +1,6 @@
 #include "sherd/runtime/kernels/optimizer_step.h"
 
+#include "sherd/runtime/kernels/backend.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/views.h"
 
@@ -33,6 +34,9 @@ Loop LoopFor(const Loop (&loops)[2], const Tensor& x) {
 
 void AdamWStep(const Tensor& param, const Tensor& grad, const Tensor& m, const Tensor& v,
                const AdamWCoefficients& c) {
+  if (const KernelBackend* const other = BackendOf(param)) {
+    return other->AdamWStep(param, grad, m, v, c);
+  }
   const int64_t n = param.numel();
   for (const Tensor* x : {&param, &grad, &m, &v}) CheckPiece(*x, n);
   if (n == 0) return;
@@ -59,6 +63,9 @@ void AdamWStep(const Tensor& param, const Tensor& grad, const Tensor& m, const T
 }
 
 void SgdStep(const Tensor& param, const Tensor& grad, const Tensor& m, const SgdCoefficients& c) {
+  if (const KernelBackend* const other = BackendOf(param)) {
+    return other->SgdStep(param, grad, m, c);
+  }
   const int64_t n = param.numel();
   for (const Tensor* x : {&param, &grad}) CheckPiece(*x, n);
   if (m.defined()) CheckPiece(m, n);
@@ -84,6 +91,9 @@ void SgdStep(const Tensor& param, const Tensor& grad, const Tensor& m, const Sgd
 
 void MomentumStep(const Tensor& update, const Tensor& grad, const Tensor& m,
                   const MomentumCoefficients& c) {
+  if (const KernelBackend* const other = BackendOf(update)) {
+    return other->MomentumStep(update, grad, m, c);
+  }
   const int64_t n = update.numel();
   for (const Tensor* x : {&update, &grad, &m}) CheckPiece(*x, n);
   SHERD_CHECK(internal::ComputeDType(update.dtype()) == update.dtype(),

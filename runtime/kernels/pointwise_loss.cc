@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "sherd/runtime/base/error.h"
+#include "sherd/runtime/kernels/backend.h"
 #include "sherd/runtime/kernels/elementwise.h"
 #include "sherd/runtime/kernels/internal/views.h"
 
@@ -48,6 +49,9 @@ void CheckTargets(const Operands& operands, std::optional<double> ignored) {
 
 PointwiseLossResult PointwiseLossSum(PointwiseLoss loss, const Tensor& x, const Tensor& targets,
                                      std::optional<double> ignored) {
+  if (const KernelBackend* const other = BackendOf(x)) {
+    return other->PointwiseLossSum(loss, x, targets, ignored);
+  }
   PointwiseLossResult result;
   if (x.numel() == 0) return result;
   const Operands operands(x, targets);
@@ -77,6 +81,9 @@ PointwiseLossResult PointwiseLossSum(PointwiseLoss loss, const Tensor& x, const 
 void PointwiseLossBackward(PointwiseLoss loss, const Tensor& x, const Tensor& targets,
                            std::optional<double> ignored, double scale, const Tensor& grad_x,
                            Write write) {
+  if (const KernelBackend* const other = BackendOf(x)) {
+    return other->PointwiseLossBackward(loss, x, targets, ignored, scale, grad_x, write);
+  }
   SHERD_CHECK(grad_x.shape() == x.shape(), "the gradient of a loss does not fit its input");
   if (x.numel() == 0) return;
   const Operands operands(x, targets);

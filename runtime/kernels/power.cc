@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "sherd/runtime/kernels/backend.h"
 #include "sherd/runtime/kernels/internal/floats.h"
 #include "sherd/runtime/kernels/internal/views.h"
 
@@ -11,6 +12,9 @@ using internal::FromDouble;
 using internal::ToDouble;
 
 void Power(const Tensor& x, double exponent, const Tensor& out) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->Power(x, exponent, out);
+  }
   SHERD_CHECK(x.dtype() == out.dtype(), "the operands of a power differ in dtype");
   internal::WithFloatType(x.dtype(), [&]<typename T>(T) {
     internal::RunLoop<2>({&x, &out}).ForEach(out.device().pool(), [&](const auto& at, int64_t n) {
@@ -23,6 +27,9 @@ void Power(const Tensor& x, double exponent, const Tensor& out) {
 
 void PowerBackward(const Tensor& grad, const Tensor& x, double exponent, const Tensor& grad_x,
                    Write write) {
+  if (const KernelBackend* const other = BackendOf(grad)) {
+    return other->PowerBackward(grad, x, exponent, grad_x, write);
+  }
   SHERD_CHECK(x.dtype() == grad.dtype() && x.dtype() == grad_x.dtype(),
               "the operands of a power differ in dtype");
   const bool add = write == Write::kAdd;

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "sherd/runtime/core/random.h"
+#include "sherd/runtime/kernels/backend.h"
 #include "sherd/runtime/kernels/internal/views.h"
 
 namespace sherd::kernels {
@@ -47,6 +48,9 @@ void FillWith(const Tensor& out, int64_t first_element, const F& value) {
 
 void FillNormal(const Tensor& out, uint64_t key, int64_t first_element, double mean,
                 double stddev) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->FillNormal(out, key, first_element, mean, stddev);
+  }
   FillWith(out, first_element, [=](uint64_t e) {
     const std::array<uint32_t, 4> words = Philox4x32(key, e / 2, 0);
     return mean + stddev * Normal(words[2 * (e % 2)], words[2 * (e % 2) + 1]);
@@ -54,6 +58,9 @@ void FillNormal(const Tensor& out, uint64_t key, int64_t first_element, double m
 }
 
 void FillUniform(const Tensor& out, uint64_t key, int64_t first_element, double low, double high) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->FillUniform(out, key, first_element, low, high);
+  }
   FillWith(out, first_element, [=](uint64_t e) {
     return low + (high - low) * UniformOpen(Philox4x32(key, e / 4, 0)[e % 4]);
   });

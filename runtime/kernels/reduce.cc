@@ -3,6 +3,7 @@
 #include <cmath>
 #include <vector>
 
+#include "sherd/runtime/kernels/backend.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/views.h"
 
@@ -46,17 +47,31 @@ double Plus(double a, double b) { return a + b; }
 
 }  // namespace
 
-double Sum(const Tensor& x) { return Reduce(internal::LoopsOf(x.device()).reduce->sum, x, Plus); }
+double Sum(const Tensor& x) {
+  if (const KernelBackend* const other = BackendOf(x)) {
+    return other->Sum(x);
+  }
+  return Reduce(internal::LoopsOf(x.device()).reduce->sum, x, Plus);
+}
 
 double SumAbs(const Tensor& x) {
+  if (const KernelBackend* const other = BackendOf(x)) {
+    return other->SumAbs(x);
+  }
   return Reduce(internal::LoopsOf(x.device()).reduce->sum_abs, x, Plus);
 }
 
 double SumSquares(const Tensor& x) {
+  if (const KernelBackend* const other = BackendOf(x)) {
+    return other->SumSquares(x);
+  }
   return Reduce(internal::LoopsOf(x.device()).reduce->sum_squares, x, Plus);
 }
 
 double MaxAbs(const Tensor& x) {
+  if (const KernelBackend* const other = BackendOf(x)) {
+    return other->MaxAbs(x);
+  }
   return Reduce(internal::LoopsOf(x.device()).reduce->max_abs, x,
                 [](double a, double b) { return std::isnan(a) || a > b ? a : b; });
 }

@@ -1,5 +1,6 @@
 #include "sherd/runtime/kernels/rms_norm.h"
 
+#include "sherd/runtime/kernels/backend.h"
 #include "sherd/runtime/kernels/elementwise.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/partials.h"
@@ -24,6 +25,9 @@ void CheckOperands(const Tensor& x, const Tensor& weight, const Tensor& inv_rms)
 
 void RmsNorm(const Tensor& x, const Tensor& weight, double eps, const Tensor& out,
              const Tensor& inv_rms) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->RmsNorm(x, weight, eps, out, inv_rms);
+  }
   if (!AreRowsPacked(x) || !weight.is_contiguous()) {
     return RmsNorm(PackRows(x), Pack(weight), eps, out, inv_rms);
   }
@@ -51,6 +55,10 @@ void RmsNorm(const Tensor& x, const Tensor& weight, double eps, const Tensor& ou
 void RmsNormBackward(const Tensor& grad, const Tensor& x, const Tensor& weight,
                      const Tensor& inv_rms, const Tensor& grad_x, Write write_x,
                      const Tensor& grad_weight, Write write_weight) {
+  if (const KernelBackend* const other = BackendOf(grad)) {
+    return other->RmsNormBackward(grad, x, weight, inv_rms, grad_x, write_x, grad_weight,
+                                  write_weight);
+  }
   if (!AreRowsPacked(grad) || !AreRowsPacked(x) || !weight.is_contiguous()) {
     return RmsNormBackward(PackRows(grad), PackRows(x), Pack(weight), inv_rms, grad_x, write_x,
                            grad_weight, write_weight);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "sherd/runtime/kernels/backend.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/views.h"
 #include "sherd/runtime/kernels/pack.h"
@@ -41,6 +42,9 @@ RopeTables MakeRopeTables(const Device& device, DType dtype, int64_t positions, 
 
 void Rope(const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t first_position,
           bool inverse, const Tensor& out, Write write) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->Rope(x, cos, sin, first_position, inverse, out, write);
+  }
   if (!IsInnermostPacked(x)) {
     return Rope(PackInnermost(x), cos, sin, first_position, inverse, out, write);
   }

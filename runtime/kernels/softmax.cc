@@ -1,5 +1,6 @@
 #include "sherd/runtime/kernels/softmax.h"
 
+#include "sherd/runtime/kernels/backend.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/views.h"
 #include "sherd/runtime/kernels/pack.h"
@@ -55,20 +56,32 @@ void RunBackward(void (*loop)(const internal::SoftmaxBackwardArgs&), const Tenso
 }  // namespace
 
 void Softmax(const Tensor& x, const Tensor& out) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->Softmax(x, out);
+  }
   Run(internal::LoopsOf(out.device()).softmax->softmax[internal::FloatIndex(out.dtype())], x, out);
 }
 
 void LogSoftmax(const Tensor& x, const Tensor& out) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->LogSoftmax(x, out);
+  }
   Run(internal::LoopsOf(out.device()).softmax->log_softmax[internal::FloatIndex(out.dtype())], x,
       out);
 }
 
 void SoftmaxBackward(const Tensor& grad, const Tensor& y, const Tensor& grad_x, Write write) {
+  if (const KernelBackend* const other = BackendOf(grad)) {
+    return other->SoftmaxBackward(grad, y, grad_x, write);
+  }
   const internal::SoftmaxLoops& loops = *internal::LoopsOf(grad_x.device()).softmax;
   RunBackward(loops.softmax_backward[internal::FloatIndex(grad_x.dtype())], grad, y, grad_x, write);
 }
 
 void LogSoftmaxBackward(const Tensor& grad, const Tensor& y, const Tensor& grad_x, Write write) {
+  if (const KernelBackend* const other = BackendOf(grad)) {
+    return other->LogSoftmaxBackward(grad, y, grad_x, write);
+  }
   const internal::SoftmaxLoops& loops = *internal::LoopsOf(grad_x.device()).softmax;
   RunBackward(loops.log_softmax_backward[internal::FloatIndex(grad_x.dtype())], grad, y, grad_x,
               write);

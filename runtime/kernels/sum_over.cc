@@ -1,5 +1,6 @@
 #include "sherd/runtime/kernels/sum_over.h"
 
+#include "sherd/runtime/kernels/backend.h"
 #include "sherd/runtime/kernels/elementwise.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/views.h"
@@ -122,6 +123,9 @@ bool HasAdjacentElements(const Tensor& x) {
 }  // namespace
 
 void SumOver(const Tensor& x, const Tensor& out, double scale, Write write) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->SumOver(x, out, scale, write);
+  }
   SHERD_CHECK(x.rank() == out.rank(), "a sum over dimensions keeps the rank");
   if (out.numel() == 0) return;
   if (x.numel() == 0) {

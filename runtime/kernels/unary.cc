@@ -1,5 +1,6 @@
 #include "sherd/runtime/kernels/unary.h"
 
+#include "sherd/runtime/kernels/backend.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/views.h"
 
@@ -57,6 +58,9 @@ double RoundedTo(DType dtype, double bound) {
 }  // namespace
 
 void Unary(UnaryFunction function, const Tensor& x, const Tensor& out) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->Unary(function, x, out);
+  }
   CheckSameDType(x, out);
   const auto loop = LoopsFor(out.device(), function).forward[FloatIndex(out.dtype())];
   RunLoop<2>({&x, &out}).ForEach(out.device().pool(), [&](const auto& at, int64_t n) {
@@ -66,6 +70,9 @@ void Unary(UnaryFunction function, const Tensor& x, const Tensor& out) {
 
 void UnaryBackward(UnaryFunction function, const Tensor& grad, const Tensor& saved,
                    const Tensor& grad_x, Write write) {
+  if (const KernelBackend* const other = BackendOf(grad)) {
+    return other->UnaryBackward(function, grad, saved, grad_x, write);
+  }
   CheckSameDType(grad, grad_x);
   CheckSameDType(saved, grad_x);
   const auto loop = LoopsFor(grad_x.device(), function).backward[FloatIndex(grad_x.dtype())];
@@ -76,6 +83,9 @@ void UnaryBackward(UnaryFunction function, const Tensor& grad, const Tensor& sav
 }
 
 void Clamp(const Tensor& x, double low, double high, const Tensor& out) {
+  if (const KernelBackend* const other = BackendOf(out)) {
+    return other->Clamp(x, low, high, out);
+  }
   CheckSameDType(x, out);
   const auto loop = internal::LoopsOf(out.device()).unary->clamp[FloatIndex(out.dtype())];
   const double least = RoundedTo(x.dtype(), low), most = RoundedTo(x.dtype(), high);
@@ -86,6 +96,9 @@ void Clamp(const Tensor& x, double low, double high, const Tensor& out) {
 
 void ClampBackward(const Tensor& grad, const Tensor& x, double low, double high,
                    const Tensor& grad_x, Write write) {
+  if (const KernelBackend* const other = BackendOf(grad)) {
+    return other->ClampBackward(grad, x, low, high, grad_x, write);
+  }
   CheckSameDType(grad, grad_x);
   CheckSameDType(x, grad_x);
   const auto loop =
