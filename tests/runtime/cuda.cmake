@@ -1,0 +1,6 @@
+# The emulator of CUDA itself; the backend's tests use it too.
+if(COMMAND sherd_emulated_sources)
+  sherd_emulated_sources(cuda_emulator_kernels SOURCES cuda_emulator_kernels.cu)
+  sherd_test(cuda_emulator_test LIBS cuda_emulator_kernels LABELS tsan asan)
+  sherd_test(cuda_emulator_gemm_test LIBS cuda_emulator LABELS asan)
+endif()
