@@ -3,7 +3,12 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
+#include "llm/models/text_model.h"
 #include "sherd/autograd/module.h"
 #include "sherd/autograd/nn/layers.h"
 #include "sherd/autograd/variable.h"
@@ -11,11 +16,13 @@
 #include "sherd/runtime/core/dtype.h"
 #include "sherd/runtime/core/tensor.h"
 #include "sherd/runtime/kernels/rope.h"
+#include "sherd/runtime/kernels/rope_scaling.h"
 
 namespace llm {
 
-// Sizes of a model. Letters: B batch, T tokens, C channels, H heads, K key and value heads, D head
-// size, F inner width of the feed-forward part, V vocabulary.
+// Sizes of a model, and what Llama's kin do in their own ways. Letters: B batch, T tokens, C
+// channels, H heads, K key and value heads, D head size, F inner width of the feed-forward part, V
+// vocabulary.
 struct LlamaConfig {
   int64_t vocabulary = 256;  // V
   int64_t dim = 128;         // C
@@ -28,7 +35,18 @@ struct LlamaConfig {
   double dropout = 0.0;     // of each residual branch
   sherd::DType dtype = sherd::DType::kF32;
 
-  int64_t head_size() const { return dim / heads; }
+  int64_t head_dim = 0;  // D; 0: dim / heads
+  double norm_eps = 1e-5;
+  double rope_theta = 10000.0;
+  sherd::kernels::RopeScaling rope = {};
+  bool qkv_bias = false;           // of queries, keys and values, as in Qwen2
+  bool out_bias = false;           // of what attention leads out through
+  bool ffn_bias = false;           // of gate, up and down
+  bool qk_norm = false;            // queries and keys normalised in each head, as in Qwen3
+  double attention_dropout = 0.0;  // of the probabilities
+  HeadOptions head = {};
+
+  int64_t head_size() const { return head_dim > 0 ? head_dim : dim / heads; }
 };
 
 // One decoder layer: attention with rotary positions and grouped queries, then SwiGLU, each behind
@@ -37,54 +55,69 @@ struct LlamaConfig {
 // The projections that read the same input are fused: queries, keys and values are slices of one
 // product, gate and up are halves of another. Parameters: "attention_norm.weight" [C], "qkv.weight"
 // [(H + 2 K) D, C], "out.weight" [C, H D], "ffn_norm.weight" [C], "gate_up.weight" [2 F, C],
-// "down.weight" [C, F].
+// "down.weight" [C, F]; where the config says so "q_norm.weight" and "k_norm.weight" [D], and a
+// "bias" beside a weight.
 class Block : public sherd::Module {
  public:
   Block(const LlamaConfig& config, const sherd::kernels::RopeTables& rope);
-  // Shapes: x and result [B, T, C]; cu_seqlens as the model's.
-  sherd::Variable operator()(const sherd::Variable& x, const sherd::Tensor& cu_seqlens);
+  // Shapes: x and result [B, T, C]; cu_seqlens and mask as the model's.
+  sherd::Variable operator()(const sherd::Variable& x, const sherd::Tensor& cu_seqlens,
+                             const sherd::Tensor& mask = {});
+  // Appends the names of its parameters, which begin with `prefix`.
+  void AppendWeights(const std::string& prefix, std::vector<NamedWeight>& out) const;
 
  private:
-  sherd::Variable Attend(const sherd::Variable& x, const sherd::Tensor& cu_seqlens);
+  sherd::Variable Attend(const sherd::Variable& x, const sherd::Tensor& cu_seqlens,
+                         const sherd::Tensor& mask);
   sherd::Variable FeedForward(const sherd::Variable& x);
 
   const LlamaConfig config_;
   const sherd::kernels::RopeTables rope_;
   sherd::RmsNormLayer attention_norm_;
   sherd::LinearLayer qkv_;
+  std::optional<sherd::RmsNormLayer> q_norm_;
+  std::optional<sherd::RmsNormLayer> k_norm_;
   sherd::LinearLayer out_;
   sherd::RmsNormLayer ffn_norm_;
   sherd::LinearLayer gate_up_;
   sherd::LinearLayer down_;
 };
 
-// A decoder that predicts the next token at every position.
+// A decoder that predicts the next token at every position, or classifies or embeds rows: Llama,
+// Mistral, Qwen2, Qwen3, SmolLM2.
 //
 // Weights are drawn from a normal distribution of deviation 0.02; those that lead back into the
 // residual stream are smaller by sqrt(2 layers), so that its size does not grow with depth.
-// Parameters: "embedding.weight" [V, C], "block0", "block1", ..., "norm.weight" [C] and, if untied,
-// "head.weight" [V, C].
-// Source: Touvron et al. 2023; the scale of the initial values: Radford et al. 2019.
-class Llama : public sherd::Module {
+// Parameters: "embedding.weight" [V, C], "block0", "block1", ..., "norm.weight" [C] and
+// "head.weight" [V, C] of a language model that is not tied, "score.weight" [labels, C] of a
+// classifier. With documents (TextInput), positions count from the row's beginning even so: rotary
+// ones act through differences. A classifier looks at the last token of a row. Source: Touvron et
+// al. 2023; the scale of the initial values: Radford et al. 2019.
+class Llama : public TextModel {
  public:
   // Builds the tables of positions on `device`; parameters get their memory from Initialize.
+  // Errors: kInvalidArgument for rope options, see MakeRopeTables.
   Llama(const LlamaConfig& config, const sherd::Device& device);
-  // Shapes: tokens [B, T] of i32 or i64 with T at most config.positions, result [B, T, V].
-  // With `cu_seqlens` (data::Batch), tokens see those of their own document alone. Positions count
-  // from the row's beginning even so: rotary ones act through differences.
-  sherd::Variable operator()(const sherd::Variable& tokens, const sherd::Tensor& cu_seqlens = {});
 
   std::deque<Block>& blocks() { return blocks_; }
   const LlamaConfig& config() const { return config_; }
-  // Elements of all parameters, each once.
-  int64_t size() const;
+
+  std::vector<sherd::Module*> layers() override;
+  int64_t positions() const override { return config_.positions; }
+  int64_t vocabulary() const override { return config_.vocabulary; }
+  std::vector<NamedWeight> Weights() const override;
+  std::string_view base_prefix() const override { return "model."; }
+  std::vector<std::pair<std::string, std::string>> TiedNames() const override;
 
  private:
+  sherd::Variable Forward(const TextInput& input) override;
+
   const LlamaConfig config_;
   sherd::EmbeddingLayer embedding_;
   std::deque<Block> blocks_;
   sherd::RmsNormLayer norm_;
-  std::optional<sherd::LinearLayer> head_;
+  std::optional<sherd::LinearLayer> head_;   // of tokens
+  std::optional<sherd::LinearLayer> score_;  // of classes
 };
 
 }  // namespace llm

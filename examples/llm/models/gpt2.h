@@ -1,0 +1,103 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "llm/models/activation.h"
+#include "llm/models/config_reader.h"
+#include "llm/models/text_model.h"
+#include "sherd/autograd/nn/layers.h"
+#include "sherd/runtime/core/device.h"
+#include "sherd/runtime/core/dtype.h"
+
+namespace llm {
+
+// Sizes of a GPT-2, in the letters of LlamaConfig.
+struct Gpt2Config {
+  int64_t vocabulary = 50257;  // V
+  int64_t dim = 768;           // C
+  int64_t layers = 12;
+  int64_t heads = 12;        // H; divides dim
+  int64_t ffn = 3072;        // F
+  int64_t positions = 1024;  // largest T
+  bool tied = true;          // the head is the embedding's table
+  double norm_eps = 1e-5;
+  Activation activation = Activation::kGeluTanh;
+  bool scale_attention = true;  // scores are divided by sqrt(D)
+  bool scale_by_layer = false;  // scores of layer i are divided by i + 1
+  double embedding_dropout = 0.0;
+  double attention_dropout = 0.0;
+  double residual_dropout = 0.0;
+  sherd::DType dtype = sherd::DType::kF32;
+  HeadOptions head = {};
+
+  int64_t head_size() const { return dim / heads; }
+};
+
+// What a config.json of type "gpt2" says of sizes; head and dtype are the caller's. What is wrong
+// is noted in the reader.
+Gpt2Config ReadGpt2Config(ConfigReader& reader);
+
+// One layer: attention, then two linear layers, each behind a norm and added to what came in.
+//
+// Parameters, each with a "bias" beside its "weight": "attention_norm", "qkv" [3 C, C], "out"
+// [C, C], "ffn_norm", "up" [F, C], "down" [C, F]. Folders have the matrices transposed.
+class Gpt2Block : public sherd::Module {
+ public:
+  Gpt2Block(const Gpt2Config& config, int64_t index);
+  // Shapes: x and result [B, T, C]; cu_seqlens and mask as TextInput's.
+  sherd::Variable operator()(const sherd::Variable& x, const sherd::Tensor& cu_seqlens,
+                             const sherd::Tensor& mask);
+  // Appends the names of its parameters, which begin with `prefix`.
+  void AppendWeights(const std::string& prefix, std::vector<NamedWeight>& out) const;
+
+ private:
+  sherd::Variable Attend(const sherd::Variable& x, const sherd::Tensor& cu_seqlens,
+                         const sherd::Tensor& mask);
+
+  const Gpt2Config config_;
+  const double scale_;
+  sherd::LayerNormLayer attention_norm_;
+  sherd::LinearLayer qkv_;
+  sherd::LinearLayer out_;
+  sherd::LayerNormLayer ffn_norm_;
+  sherd::LinearLayer up_;
+  sherd::LinearLayer down_;
+};
+
+// A decoder with learned positions. With documents (TextInput) it needs the tokens' positions.
+//
+// Parameters: "embedding.weight" [V, C], "position_embedding.weight" [positions, C], "block0",
+// "block1", ..., "norm" and, as the head asks for, "head.weight" [V, C] or "score.weight"
+// [labels, C]. A classifier looks at the last token of a row.
+// Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
+class Gpt2 : public TextModel {
+ public:
+  explicit Gpt2(const Gpt2Config& config);
+
+  const Gpt2Config& config() const { return config_; }
+  std::vector<sherd::Module*> layers() override;
+  int64_t positions() const override { return config_.positions; }
+  int64_t vocabulary() const override { return config_.vocabulary; }
+  std::vector<NamedWeight> Weights() const override;
+  std::string_view base_prefix() const override { return "transformer."; }
+  std::vector<std::pair<std::string, std::string>> TiedNames() const override;
+
+ private:
+  sherd::Variable Forward(const TextInput& input) override;
+
+  const Gpt2Config config_;
+  sherd::EmbeddingLayer embedding_;
+  sherd::EmbeddingLayer position_embedding_;
+  std::deque<Gpt2Block> blocks_;
+  sherd::LayerNormLayer norm_;
+  std::optional<sherd::LinearLayer> head_;
+  std::optional<sherd::LinearLayer> score_;
+};
+
+}  // namespace llm

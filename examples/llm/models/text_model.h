@@ -1,0 +1,107 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "sherd/autograd/module.h"
+#include "sherd/autograd/variable.h"
+#include "sherd/autograd/visit.h"
+#include "sherd/runtime/core/tensor.h"
+
+namespace llm {
+
+// What a model makes of the hidden states of its last layer.
+enum class Head : uint8_t {
+  kLanguageModel,   // logits of every position: [B, T, V]
+  kClassification,  // logits of every row: [B, labels]
+  kEmbedding        // a vector for every row: [B, C]
+};
+
+// Which hidden states of a row an embedding is made of. Padding never counts.
+enum class Pooling : uint8_t {
+  kMean,   // the mean of all
+  kFirst,  // the first, as encoders do
+  kLast    // the last, as decoders do
+};
+
+struct HeadOptions {
+  Head kind = Head::kLanguageModel;
+  int64_t labels = 2;                // of a classification
+  Pooling pooling = Pooling::kMean;  // of an embedding
+  bool normalize = false;            // whether embeddings have length 1
+};
+
+// What a model reads. Letters: B rows, T tokens of a row.
+struct TextInput {
+  sherd::Variable tokens;  // [B, T] of i32 or i64
+  // Several documents in a row, as kernels::AttentionOptions::cu_seqlens says: tokens see those of
+  // their own alone. Excludes `mask`, and is for language models.
+  sherd::Tensor cu_seqlens = {};
+  // [B, T]: the position of each token in its document; undefined: counted from the row's
+  // beginning. Needed beside cu_seqlens where positions are learned, ignored where they rotate.
+  sherd::Tensor positions = {};
+  sherd::Tensor mask = {};         // [B, T], nonzero where there is a token; undefined: everywhere
+  sherd::Tensor token_types = {};  // [B, T]; undefined: zeros. Of encoders.
+};
+
+inline void VisitVariables(TextInput& input, const sherd::VariableVisitor& visit) {
+  visit(input.tokens);
+}
+
+// A tensor as Hugging Face's folders name it: part of a parameter here.
+struct WeightPart {
+  std::string name;
+  std::vector<int64_t> shape;  // in the folder
+  bool transposed = false;     // the folder has the transpose of what is here
+};
+
+// A parameter and what it is made of: one tensor, or several one after another along the first
+// dimension, which is what fused projections are.
+struct NamedWeight {
+  sherd::Parameter parameter;
+  std::vector<WeightPart> parts;
+};
+
+// A model of text that can be read from and written to a Hugging Face folder; see pretrained.h.
+class TextModel : public sherd::Module {
+ public:
+  // Shapes: see Head and TextInput. COLLECTIVE if the model is sharded.
+  // Errors: kInvalidArgument for more tokens than positions(), and for cu_seqlens beside another
+  //   head than that of a language model.
+  sherd::Variable operator()(const TextInput& input);
+  // As above with documents alone.
+  sherd::Variable operator()(const sherd::Variable& tokens, const sherd::Tensor& cu_seqlens = {});
+
+  // What shards and checkpoints wrap, in the order of the forward.
+  virtual std::vector<sherd::Module*> layers() = 0;
+  virtual int64_t positions() const = 0;
+  virtual int64_t vocabulary() const = 0;
+  // Elements of all parameters, each once.
+  int64_t size() const;
+
+  // The names of all parameters in a folder, in the order of parameters().
+  virtual std::vector<NamedWeight> Weights() const = 0;
+  // What the names of all but the head's begin with; folders of models without a head leave it out.
+  virtual std::string_view base_prefix() const = 0;
+  // Names that some folders have for a tensor that they have under another name too: (this, that).
+  virtual std::vector<std::pair<std::string, std::string>> TiedNames() const { return {}; }
+
+ protected:
+  // The body of the call.
+  virtual sherd::Variable Forward(const TextInput& input) = 0;
+};
+
+// Checks what a call gets. Errors: as TextModel's call.
+void CheckInput(const TextModel& model, const TextInput& input, Head head);
+
+// One vector of each row. Shapes: hidden [B, T, C], mask [B, T] or undefined, result [B, C].
+sherd::Variable Pool(const sherd::Variable& hidden, const sherd::Tensor& mask, Pooling pooling);
+
+// An embedding from hidden states, as the options say.
+sherd::Variable Embed(const sherd::Variable& hidden, const sherd::Tensor& mask,
+                      const HeadOptions& head);
+
+}  // namespace llm
