@@ -19,6 +19,7 @@ struct DeviceProperties {
   int multiprocessors = 1;
   int64_t shared_bytes_per_block = 48 << 10;  // with cudaFuncAttributeMaxDynamicSharedMemorySize
   int capability = 0;                         // 90 for 9.0
+  bool tf32 = false;                          // as CudaOptions has it
   std::string description;
 };
 

@@ -39,7 +39,7 @@ absl::StatusOr<int> Devices() {
   return count;
 }
 
-absl::StatusOr<cuda::DeviceProperties> PropertiesOf(int index) {
+absl::StatusOr<cuda::DeviceProperties> PropertiesOf(int index, bool tf32) {
   cudaDeviceProp p = {};
   const cudaError_t answer = cudaGetDeviceProperties(&p, index);
   if (answer != cudaSuccess) return cuda::StatusOf(answer, "cudaGetDeviceProperties");
@@ -50,6 +50,7 @@ absl::StatusOr<cuda::DeviceProperties> PropertiesOf(int index) {
       .multiprocessors = p.multiProcessorCount,
       .shared_bytes_per_block = static_cast<int64_t>(p.sharedMemPerBlockOptin),
       .capability = 10 * p.major + p.minor,
+      .tf32 = tf32,
       .description = absl::StrCat(p.name, ", compute capability ", p.major, ".", p.minor, ", ",
                                   p.totalGlobalMem >> 30, " GiB, driver ", VersionText(driver))};
 }
@@ -76,7 +77,7 @@ absl::StatusOr<Device> OpenCuda(const CudaOptions& options) {
   if (options.memory_bytes < 0) {
     return absl::InvalidArgumentError(absl::StrCat("memory_bytes is ", options.memory_bytes));
   }
-  absl::StatusOr<cuda::DeviceProperties> properties = PropertiesOf(options.index);
+  absl::StatusOr<cuda::DeviceProperties> properties = PropertiesOf(options.index, options.tf32);
   if (!properties.ok()) return properties.status();
   absl::StatusOr<int64_t> memory = MemoryOf(options.index, options.memory_bytes);
   if (!memory.ok()) return memory.status();
