@@ -166,6 +166,11 @@ absl::StatusOr<Dataset> Dataset::FromSamples(const Options& o) {
     absl::StatusOr<std::vector<data::Sample>> samples = data::ReadSamples(name, VocabularyOf(o));
     if (!samples.ok()) return samples.status();
     for (data::Sample& sample : *samples) {
+      if (!sample.text.empty() && VocabularyOf(o) < data::kByteVocabulary) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            name, ":", sample.line, ": the sample is a text, whose ", data::kByteVocabulary,
+            " tokens are bytes, but --vocab is ", o.vocabulary));
+      }
       const size_t length = std::max(sample.text.size(), sample.tokens.size());
       if (length > static_cast<size_t>(o.seq)) {
         return absl::InvalidArgumentError(absl::StrCat(name, ":", sample.line, ": the sample has ",

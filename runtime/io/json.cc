@@ -1,6 +1,6 @@
 #include "sherd/runtime/io/json.h"
 
-#include <cstdio>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -197,6 +197,7 @@ class Parser {
     double number = 0;
     if (at_ == integer_end && absl::SimpleAtoi(digits, &integer)) return out.value = integer, true;
     if (!absl::SimpleAtod(digits, &number)) return Fail("no number");
+    if (std::isinf(number)) return at_ = begin, Fail("a number beyond the range of double");
     out.value = number;
     return true;
   }

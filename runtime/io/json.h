@@ -27,7 +27,7 @@ struct Json {
 //
 // Cost: memory in proportion to the text, and at most 64 nested values, so hostile texts end in
 // errors. Errors: kInvalidArgument with the column, from 1 in bytes: no JSON, bad UTF-8, half a
-// surrogate pair, a key that comes twice, nesting too deep.
+// surrogate pair, a key that comes twice, a number beyond double, nesting too deep.
 absl::StatusOr<Json> ParseJson(std::string_view text);
 
 // Returns the value as JSON, keys in order, objects and arrays over several lines, indented by two

@@ -133,6 +133,10 @@ TEST(JsonTest, ReadsNumbers) {
   EXPECT_EQ(std::get<int64_t>(sherd::ParseJson(" -9223372036854775808 ")->value), INT64_MIN);
   EXPECT_EQ(std::get<double>(sherd::ParseJson("-0.25e1")->value), -2.5);
   EXPECT_EQ(std::get<int64_t>(sherd::ParseJson("0")->value), 0);
+  EXPECT_EQ(std::get<double>(sherd::ParseJson("1e308")->value), 1e308);
+  EXPECT_EQ(std::get<double>(sherd::ParseJson("1e-400")->value), 0.0);
+  EXPECT_EQ(sherd::ParseJson("[1, -1e999]").status().message(),
+            "column 5: a number beyond the range of double");
   EXPECT_EQ(sherd::ParseJson("[false]")->kind(), "an array");
 }
 

@@ -8,7 +8,7 @@ sherd_script_test(launch_table_test TIMEOUT 300
 sherd_label_targets(launch_probe process)
 
 # The store's protocol: the corpus and fixed changes of it here, libFuzzer where clang has it.
-sherd_test(store_fuzz_test SOURCES store_fuzz_test.cc store_fuzz.cc LIBS sherd::comm LABELS fuzz asan)
+sherd_test(store_fuzz_test SOURCES store_fuzz_test.cc store_fuzz.cc LIBS sherd::comm sherd_test_fuzz_inputs LABELS fuzz asan)
 target_compile_definitions(store_fuzz_test PRIVATE
   SHERD_STORE_CORPUS="${CMAKE_CURRENT_SOURCE_DIR}/store_corpus")
 sherd_script_test(fuzz_store_test LABELS fuzz TIMEOUT 180

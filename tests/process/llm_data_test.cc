@@ -132,6 +132,11 @@ TEST(DatasetTest, SamplesOfJsonLinesAreRowsOfTheirOwn) {
 
   options.seq = 2;
   EXPECT_EQ(ErrorOf(options), options.data[0] + ":1: the sample has 3 tokens, more than --seq 2");
+  options.seq = 3;
+  options.vocabulary = 255;
+  EXPECT_EQ(ErrorOf(options), options.data[0] +
+                                  ":1: the sample is a text, whose 256 tokens are bytes, but "
+                                  "--vocab is 255");
   EXPECT_EQ(ErrorOf(Reading({WriteTemporary("one.jsonl", "{\"text\": \"abc\"}")}, 3)),
             "the data has one sample (" + testing::TempDir() +
                 "llm_data_test_one.jsonl), but one to learn and one to measure are needed");

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Fuzzes the readers of files with libFuzzer: fuzz_files_test.sh <repository> <folder of sherd/> <seconds> [target...].
+# The seconds are those of all targets together. Prints a line PASS, FAIL or SKIP for each. What is found is left in
+# $SHERD_FUZZ_KEEP, if that is set.
+set -u
+root=$(readlink -f "${1:?usage: fuzz_files_test.sh <repository> <folder of sherd/> <seconds> [target...]}")
+include=$2 seconds=$3
+shift 3
+what="files, $seconds s of libFuzzer"
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+cd "$root" || exit 1
+# shellcheck source=tests/fuzz/fuzz_lib.sh
+. tests/fuzz/fuzz_lib.sh
+
+fuzz_needs_clang
+[ $# -gt 0 ] || set -- safetensors json manifest token_file json_lines
+sources=(tests/fuzz/{input_files,state_targets,data_targets}.cc)
+sources+=(runtime/base/{json_text,utf8}.cc runtime/io/{json,mapped_file,safetensors}.cc)
+sources+=(shard/internal/state_manifest.cc examples/llm/dataset.cc)
+sources+=(examples/data/{byte_tokenizer,documents,json_lines,packing,sample_list,token_file}.cc)
+for target in "$@"; do
+  play=$(sed -n "s/.*{\"$target\", \(Play[A-Za-z]*\)}.*/\1/p" tests/fuzz/targets.h)
+  cat > "$work/play_$target.cc" << END
+#include "tests/fuzz/targets.h"
+extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, decltype(sizeof(0)) size) {
+  sherd::fuzz::$play({reinterpret_cast<const char*>(data), size});
+  return 0;
+}
+END
+done
+(cd "$work" && fuzz_compile -I "$root/examples" -c "${sources[@]/#/$root/}" play_*.cc) || exit 1
+mapfile -t objects < <(printf '%s\n' "${sources[@]##*/}" | sed "s|^|$work/|; s|cc$|o|")
+failed=0
+for target in "$@"; do
+  fuzz_compile "$work/play_$target.o" "${objects[@]}" -o "$work/fuzz_$target"
+  what="$target, $((seconds / $#)) s of libFuzzer"
+  fuzz_run "$work/fuzz_$target" $((seconds / $#)) "tests/fuzz/corpus/$target" || failed=1
+done
+exit $failed

@@ -1,0 +1,143 @@
+"""Writes the seeds of corpus/: make_corpus.py <corpus>. Files that a fuzzer found stand beside them as "found_*"."""
+
+import json
+import os
+import struct
+import sys
+
+
+def tensors(header, data=b""):
+    text = header if isinstance(header, bytes) else json.dumps(header, separators=(",", ":")).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def entry(dtype, shape, begin, end):
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+SAFETENSORS = {
+    "two": tensors({"a": entry("F32", [2, 3], 0, 24), "b": entry("BF16", [4], 24, 32)}, bytes(range(32))),
+    "metadata": tensors({"__metadata__": {"format": "pt"}, "w": entry("F16", [1], 0, 2)}, b"ab"),
+    "scalar_and_none": tensors({"s": entry("F64", [], 0, 8), "n": entry("I64", [0, 5], 8, 8)}, bytes(8)),
+    "types": tensors({t: entry(t, [2], 2 * i, 2 * i + 2) for i, t in enumerate(["U8", "I8", "BOOL", "F8_E4M3", "F8_E5M2"])}
+                     | {"wide": entry("U64", [1], 10, 18), "x": entry("U16", [1], 18, 20)}, bytes(20)),
+    "nothing": tensors({}),
+    "spaces": tensors(b'{}      '),
+    "escapes": tensors(b'{"\\u00fc\\ud83d\\ude00":{"dtype":"I32","shape":[1],"data_offsets":[0,4]}}', bytes(4)),
+    "overlap": tensors({"a": entry("F32", [2], 0, 8), "b": entry("F32", [2], 4, 12)}, bytes(12)),
+    "hole": tensors({"a": entry("F32", [1], 0, 4), "b": entry("F32", [1], 8, 12)}, bytes(12)),
+    "overlap_and_hole": tensors({"a": entry("F32", [2], 0, 8), "b": entry("F32", [2], 4, 12)}, bytes(16)),
+    "another_size": tensors({"a": entry("F32", [1], 0, 8)}, bytes(8)),
+    "huge": tensors({"a": entry("F32", [2**62, 4], 0, 8)}, bytes(8)),
+    "wraps": tensors({"a": entry("F64", [2**31, 2**31, 4], 0, 0)}),
+    "twice": tensors(b'{"a":{"dtype":"I32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"I32","shape":[1],"data_offsets":[0,4]}}', bytes(4)),
+    "long_header": struct.pack("<Q", 2**63) + b"{}",
+    "most_header": struct.pack("<Q", 100_000_000) + b"{}",
+}
+
+CONFIG = {"architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 192, "model_type": "llama",
+          "num_attention_heads": 4, "num_hidden_layers": 2, "num_key_value_heads": 2, "rms_norm_eps": 1e-05,
+          "rope_scaling": None, "rope_theta": 10000.0, "tie_word_embeddings": True, "vocab_size": 256}
+INDEX = {"metadata": {"total_size": 1024}, "weight_map": {"a.weight": "model-00001-of-00002.safetensors",
+                                                        "b.weight": "model-00002-of-00002.safetensors"}}
+TOKENIZER = {"added_tokens": [{"id": 0, "content": "<|endoftext|>", "special": True}],
+             "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False},
+             "model": {"type": "BPE", "vocab": {"a": 1, "b": 2, "ab": 3}, "merges": ["a b"]}}
+
+JSON = {
+    "config": json.dumps(CONFIG, indent=2).encode(),
+    "index": json.dumps(INDEX, indent=1).encode(),
+    "tokenizer": json.dumps(TOKENIZER).encode(),
+    "numbers": b"[0,-0,1.5,1e10,-2E-3,9223372036854775807,9223372036854775808,-9223372036854775808,1e308,1e-400]",
+    "infinite": b"[1e999]",
+    "strings": '["\\u0041\\ud83d\\ude00\\n\\"","ü😀"]'.encode(),
+    "half_pair": b'"\\ud83d"',
+    "deep": b"[" * 63 + b"]" * 63,
+    "too_deep": b"[" * 65 + b"]" * 65,
+    "twice": b'{"a":1,"a":2}',
+    "words": b" [ true , false , null ] ",
+    "cut": b'{"a": [1, 2',
+}
+
+
+def manifest(**changes):
+    piece = {"rank": 0, "begin": 0, "count": 3, "crc32c": [1]}
+    rest = {"rank": 1, "begin": 3, "count": 3, "crc32c": [4294967295]}
+    moment = {"dtype": "f32", "pieces": [piece, rest]}
+    whole = {"format": "sherd-state", "format_version": 1, "step": 7, "ranks": 2, "block_bytes": 4 << 20,
+             "written_by": "sherd", "scaler": {"scale": 65536.0, "good_steps": 3}, "entries": {"seed": "1"},
+             "parameters": {"w": {"shape": [2, 3], "counts": {"step": 7},
+                                  "tensors": {"value": moment, "m": moment, "v": moment}},
+                            "none": {"shape": [0], "counts": {}, "tensors": {"value": {"dtype": "bf16", "pieces": []}}}}}
+    return json.dumps(whole | changes, separators=(",", ":")).encode()
+
+
+MANIFEST = {
+    "whole": manifest(),
+    "newer": manifest(format_version=2),
+    "no_ranks": manifest(ranks=0),
+    "infinite_scale": manifest().replace(b"65536.0", b"1e999"),
+    "many_checksums": manifest(parameters={"w": {"shape": [3 << 20], "counts": {}, "tensors": {"value": {
+        "dtype": "f64", "pieces": [{"rank": 0, "begin": 0, "count": 3 << 20, "crc32c": [1, 2, 3, 4, 5, 6]}]}}}}),
+    "huge": manifest(parameters={"w": {"shape": [2**62, 8], "counts": {}, "tensors": {"value": {"dtype": "f64", "pieces": []}}}}),
+    "cut": manifest()[:200],
+}
+
+
+def raw(form, vocabulary, end, index, tokens):
+    return bytes([form, vocabulary, end]) + struct.pack("<H", len(index)) + index + tokens
+
+
+def index(width_code, lengths, documents, width):
+    starts, at = [], 0
+    for length in lengths:
+        starts.append(at * width)
+        at += length
+    return (b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, width_code, len(lengths), len(documents))
+            + struct.pack("<%di" % len(lengths), *lengths) + struct.pack("<%dq" % len(starts), *starts)
+            + struct.pack("<%dq" % len(documents), *documents))
+
+
+def llm_c(magic, version, count):
+    return struct.pack("<256i", magic, version, count, *[0] * 253)
+
+
+U16 = struct.pack("<16H", *range(16))
+TOKEN_FILE = {
+    "raw": raw(1, 0, 0, b"", U16),
+    "raw_with_ends": raw(1, 0, 7, b"", U16),
+    "odd": raw(1, 0, 0, b"", U16 + b"x"),
+    "detect": raw(0, 3, 0, b"", U16),
+    "llm_c": raw(2, 255, 0, b"", llm_c(20240520, 1, 16) + U16),
+    "llm_c_wide": raw(0, 255, 0, b"", llm_c(20240801, 7, 4) + struct.pack("<4I", 1, 2, 3, 65535)),
+    "llm_c_another_count": raw(2, 255, 0, b"", llm_c(20240520, 1, 15) + U16),
+    "llm_c_negative": raw(2, 255, 0, b"", llm_c(20240520, 1, -1) + U16),
+    "megatron": raw(3, 0, 0, index(8, [10, 6], [0, 1, 2], 2), U16),
+    "megatron_detected": raw(4, 0, 1, index(4, [2, 0, 2], [0, 3], 4), struct.pack("<4i", 1, 2, 3, 4)),
+    "megatron_64": raw(3, 1, 0, index(5, [2], [0, 1], 8), struct.pack("<2q", 5, 6)),
+    "megatron_negative": raw(3, 1, 0, index(4, [1], [0, 1], 4), struct.pack("<i", -1)),
+    "megatron_wraps": raw(3, 1, 0, b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 8, 2**62, 2**61), U16),
+}
+
+JSON_LINES = {
+    "texts": b'{"text": "abc"}\n{"text": "d"}\n\n{"text": "ef"}',
+    "tokens": b'{"tokens": [1, 2, 3], "labels": [2, 3, -100]}\n{"labels": [0], "tokens": [0]}\n',
+    "both": b'{"text": "a", "tokens": [1], "labels": [1]}\n',
+    "neither": b'{}\n',
+    "beyond": b'{"tokens": [100], "labels": [1]}\n',
+    "windows": b'{"text": "!"}\r\n{"text": "\\u0021"}\r\n',
+    "low_text": b'{"text": "\\n !"}\n{"text": "#"}\n',
+    "long": b'{"text": "' + b"a" * 40 + b'"}\n{"text": "b"}\n',
+    "no_object": b"[1]\n",
+    "blank": b"\n \n\t\n",
+    "not_utf8": b'{"text": "\xff"}\n',
+}
+
+if __name__ == "__main__":
+    for target, files in (("safetensors", SAFETENSORS), ("json", JSON), ("manifest", MANIFEST),
+                          ("token_file", TOKEN_FILE), ("json_lines", JSON_LINES)):
+        folder = os.path.join(sys.argv[1], target)
+        os.makedirs(folder, exist_ok=True)
+        for name, content in files.items():
+            with open(os.path.join(folder, name), "wb") as file:
+                file.write(content)
