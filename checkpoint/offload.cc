@@ -1,7 +1,8 @@
 #include "sherd/checkpoint/offload.h"
 
 #include <algorithm>
-#include <cstring>
+#include <map>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -12,15 +13,44 @@
 
 namespace sherd {
 
+// Blocks of page-locked memory, which is slow to make: they are kept, by size, as long as the last
+// tensor in one.
+struct HostMemory::PageLocked {
+  Device cpu = Device::Cpu();  // what the tensors are said to live on
+  std::mutex mutex;
+  std::map<int64_t, std::vector<std::shared_ptr<void>>> free;
+};
+
 Tensor HostMemory::Allocate(const Device& device, DType dtype, const Shape& shape) {
-  return Tensor::Empty(device, dtype, shape, MemoryCategory::kOffloaded);
+  const DeviceBackend* const backend = device.backend();
+  if (backend == nullptr) return Tensor::Empty(device, dtype, shape, MemoryCategory::kOffloaded);
+  if (page_locked_ == nullptr) page_locked_ = std::make_shared<PageLocked>();
+  const int64_t bytes = shape.numel() * SizeOf(dtype);
+  std::shared_ptr<void> block;
+  {
+    std::lock_guard<std::mutex> lock(page_locked_->mutex);
+    std::vector<std::shared_ptr<void>>& free = page_locked_->free[bytes];
+    if (!free.empty()) {
+      block = std::move(free.back());
+      free.pop_back();
+    }
+  }
+  if (block == nullptr) block = backend->HostMemory(bytes);
+  void* const address = block.get();
+  std::shared_ptr<void> lent(address, [block, bytes, pool = page_locked_](void*) {
+    std::lock_guard<std::mutex> lock(pool->mutex);
+    pool->free[bytes].push_back(block);
+  });
+  return Tensor::View(MakeRef<Storage>(page_locked_->cpu, std::move(lent), bytes), 0, dtype, shape);
 }
 
 void HostMemory::ToHost(const Tensor& from, const Tensor& to) {
-  if (from.bytes() > 0) std::memcpy(to.raw(), from.raw(), static_cast<size_t>(from.bytes()));
+  from.device().CopyToHost(to.raw(), from.raw(), from.bytes());
 }
 
-void HostMemory::ToDevice(const Tensor& from, const Tensor& to) { HostMemory::ToHost(from, to); }
+void HostMemory::ToDevice(const Tensor& from, const Tensor& to) {
+  to.device().CopyFromHost(to.raw(), from.raw(), from.bytes());
+}
 
 namespace {
 
@@ -35,9 +65,17 @@ OffloadOptions Checked(OffloadOptions options) {
 
 }  // namespace
 
-Offload::Offload(OffloadOptions options)
-    : options_(Checked(std::move(options))), stream_("offload") {}
+Offload::Offload(OffloadOptions options) : options_(Checked(std::move(options))) {}
 Offload::~Offload() = default;
+
+Stream& Offload::StreamFor(const Device& device) {
+  if (!stream_.has_value()) stream_.emplace("offload", device);
+  return *stream_;
+}
+
+void Offload::Synchronize() {
+  if (stream_.has_value()) stream_->Synchronize();
+}
 
 namespace internal {
 
@@ -47,6 +85,7 @@ struct OffloadedRegion::Value {
   size_t kept;
   bool inner;
   size_t index;
+  Device home;
   Tensor device;
   Tensor host;
 };
@@ -67,7 +106,8 @@ OffloadedRegion::OffloadedRegion(std::shared_ptr<Offload> offload, RegionNotes& 
       if (tensor.bytes() == 0 || stays_here(tensor)) continue;
       Tensor host = memory.Allocate(tensor.device(), tensor.dtype(), tensor.shape());
       bytes_ += tensor.bytes();
-      values_->list.push_back({kept, inner, i, std::move(tensor), std::move(host)});
+      const Device home = tensor.device();
+      values_->list.push_back({kept, inner, i, home, std::move(tensor), std::move(host)});
     }
   };
   for (size_t k = 0; k < notes.kept.size(); ++k) {
@@ -75,15 +115,18 @@ OffloadedRegion::OffloadedRegion(std::shared_ptr<Offload> offload, RegionNotes& 
     take(k, true, notes.kept[k].inner);
   }
   // A failed copy stops the worker. When the step that saw it is over, the next may start.
-  if (offload_->regions_.empty()) offload_->stream_.Recover();
+  const bool first = offload_->regions_.empty();
   offload_->regions_.push_back(this);
-  offload_->stream_.Enqueue({.op = absl::StrCat("offload of ", what_)},
-                            [values = values_, memory = offload_->options_.memory] {
-                              for (Value& value : values->list) {
-                                memory->ToHost(value.device, value.host);
-                                value.device = Tensor();
-                              }
-                            });
+  if (values_->list.empty()) return;
+  Stream& stream = offload_->StreamFor(values_->list.front().home);
+  if (first) stream.Recover();
+  stream.Enqueue({.op = absl::StrCat("offload of ", what_)},
+                 [values = values_, memory = offload_->options_.memory] {
+                   for (Value& value : values->list) {
+                     memory->ToHost(value.device, value.host);
+                     value.device = Tensor();
+                   }
+                 });
 }
 
 OffloadedRegion::~OffloadedRegion() {
@@ -95,12 +138,13 @@ OffloadedRegion::~OffloadedRegion() {
 void OffloadedRegion::BeginFetch(bool retain) {
   if (fetching_ || back_) return;
   fetching_ = true;
+  if (values_->list.empty()) return;
   // The store may be running: it writes `device`, so what is fetched gets memory in the job's own.
   auto fresh = std::make_shared<std::vector<Tensor>>();
   for (const Value& value : values_->list) {
-    fresh->push_back(Tensor::Empty(value.host.device(), value.host.dtype(), value.host.shape()));
+    fresh->push_back(Tensor::Empty(value.home, value.host.dtype(), value.host.shape()));
   }
-  fetched_ = offload_->stream_.Enqueue(
+  fetched_ = offload_->stream_->Enqueue(
       {.op = absl::StrCat("fetch of ", what_)},
       [values = values_, memory = offload_->options_.memory, fresh, retain] {
         for (size_t i = 0; i < fresh->size(); ++i) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "sherd/runtime/core/stream.h"
@@ -13,21 +14,25 @@ namespace internal {
 class OffloadedRegion;
 }  // namespace internal
 
-// Host memory, and the copies to and from it. This one serves devices whose memory the host can
-// address; a device that copies from page-locked memory brings a class of its own.
+// Host memory, and the copies to and from it: the same memory for a CPU; page-locked blocks, kept
+// for reuse, for a device with memory of its own.
 //
 // Threads: Allocate on the thread that runs the model, the copies on the worker of an Offload.
 // Errors: what a copy throws surfaces where its values are waited for.
 class HostMemory {
  public:
   virtual ~HostMemory() = default;
-  // Memory for a tensor of `device`, contiguous. The default counts it under that device's own
-  // allocator, as MemoryCategory::kOffloaded.
+  // Memory for a tensor of `device`, contiguous. The default counts a CPU's under its own
+  // allocator, as MemoryCategory::kOffloaded, and page-locked blocks nowhere.
   virtual Tensor Allocate(const Device& device, DType dtype, const Shape& shape);
   // Copy all elements, and return when both sides may be reused. Operands are contiguous and have
   // the same shape and dtype.
   virtual void ToHost(const Tensor& from, const Tensor& to);
   virtual void ToDevice(const Tensor& from, const Tensor& to);
+
+ private:
+  struct PageLocked;
+  std::shared_ptr<PageLocked> page_locked_;
 };
 
 struct OffloadOptions {
@@ -54,7 +59,7 @@ class Offload {
   Offload& operator=(const Offload&) = delete;
 
   // Returns when all copies begun so far have run. Errors: throws the first one's.
-  void Synchronize() { stream_.Synchronize(); }
+  void Synchronize();
   // Calls whose values are in host memory now, or on their way to or from it.
   int64_t regions() const { return static_cast<int64_t>(regions_.size()); }
   // Waits for a fetch that the recompute before had not begun, since the start.
@@ -65,7 +70,8 @@ class Offload {
   const OffloadOptions options_;
   std::vector<internal::OffloadedRegion*> regions_;  // in the order of their calls
   int64_t late_fetches_ = 0;
-  Stream stream_;  // last: its worker ends first
+  Stream& StreamFor(const Device& device);
+  std::optional<Stream> stream_;  // made for the first values; last: its worker ends first
 };
 
 }  // namespace sherd

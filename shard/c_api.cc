@@ -243,7 +243,7 @@ sherd_status sherd_unit_create(sherd_world* world, const char* name,
                                                  OptionsFrom(options));
     for (int i = 0; i < count; ++i) {
       const sherd::Tensor& local = handle->unit->local(i);
-      if (local.numel() > 0) std::memset(local.raw(), 0, static_cast<size_t>(local.bytes()));
+      local.device().Zero(local.raw(), local.bytes());
     }
     *unit = handle.release();
   });

@@ -136,14 +136,21 @@ Work ShardContext::Gather(ErrorContext context, std::function<void()> job) {
   return Work();
 }
 
-void ShardContext::Reduce(ErrorContext context, std::function<void()> job) {
-  if (reduce_stream_ == nullptr) return job();
-  reductions_.push_back({reduce_stream_->Enqueue(std::move(context), std::move(job))});
+void ShardContext::Reduce(ErrorContext context, std::function<void()> job,
+                          std::vector<Ref<Storage>> spent) {
+  if (reduce_stream_ == nullptr) {
+    job();
+    for (const Ref<Storage>& storage : spent) storage->Free();
+    return;
+  }
+  reductions_.push_back(
+      {reduce_stream_->Enqueue(std::move(context), std::move(job)), std::move(spent)});
 }
 
 void ShardContext::WaitReductions(int in_flight) {
   while (static_cast<int>(reductions_.size()) > in_flight) {
     const Work oldest = std::move(reductions_.front().work);
+    const std::vector<Ref<Storage>> spent = std::move(reductions_.front().spent);
     if (reductions_.front().whole != nullptr) whole_.push_back(reductions_.front().whole);
     reductions_.pop_front();
     try {
@@ -152,6 +159,7 @@ void ShardContext::WaitReductions(int in_flight) {
           log,
           {.kind = EventKind::kWait, .phase = prefetcher_.phase(), .op = EventOp::kReduceScatter});
       oldest.Wait();
+      for (const Ref<Storage>& storage : spent) storage->Free();
     } catch (const Error& error) {
       const Error told = Explain(error);
       Fail(told.what());
@@ -278,6 +286,8 @@ void ShardContext::CheckUsable() const {
 void ShardContext::Recover() {
   if (failure_.has_value() && size() > 1) CheckUsable();
   WaitReductions(0);
+  // What the failed step still asks of a device ends before its memory is used again.
+  if (device().backend() != nullptr) device().backend()->queue().Synchronize();
   kept_ = nullptr;
   whole_.clear();
   prefetcher_.Reset();

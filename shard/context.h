@@ -12,6 +12,7 @@
 #include "sherd/runtime/base/error.h"
 #include "sherd/runtime/comm/mesh.h"
 #include "sherd/runtime/core/events.h"
+#include "sherd/runtime/core/storage.h"
 #include "sherd/runtime/core/stream.h"
 #include "sherd/shard/announcer.h"
 #include "sherd/shard/axes.h"
@@ -57,7 +58,9 @@ class ShardContext {
 
   // Run `job` on the stream of gathers or of reductions; at once where there is one rank.
   Work Gather(ErrorContext context, std::function<void()> job);
-  void Reduce(ErrorContext context, std::function<void()> job);
+  // `spent` is freed when the job has ended and somebody has waited for it.
+  void Reduce(ErrorContext context, std::function<void()> job,
+              std::vector<Ref<Storage>> spent = {});
   // Returns when at most `in_flight` reductions are running. Errors: throws a reduction's error,
   // after Fail.
   void WaitReductions(int in_flight);
@@ -147,6 +150,7 @@ class ShardContext {
   ScaleOwner scale_{*this};
   struct Reduction {
     Work work;
+    std::vector<Ref<Storage>> spent;
     Unit* whole = nullptr;  // whose gradients are whole after it
   };
   std::deque<Reduction> reductions_;

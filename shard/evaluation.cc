@@ -40,7 +40,7 @@ void EvaluationState::Add(const std::function<LossSum()>& forward) {
   if (context_ != nullptr) context_->announcer().End();
   ++batches_;
   if (loss.items == 0) return;
-  loss_ += *loss.value.value().data<double>();
+  loss_ += loss.value.value().Item<double>();
   items_ += loss.items;
 }
 

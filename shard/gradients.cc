@@ -1,7 +1,6 @@
 #include "sherd/shard/gradients.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
@@ -17,8 +16,7 @@ namespace {
 void ZeroElems(const Ref<Storage>& storage, DType dtype, int64_t begin, int64_t elems) {
   const int64_t size = SizeOf(dtype);
   if (elems > 0) {
-    std::memset(static_cast<char*>(storage->data()) + begin * size, 0,
-                static_cast<size_t>(elems * size));
+    storage->device().Zero(static_cast<char*>(storage->data()) + begin * size, elems * size);
   }
 }
 
@@ -238,11 +236,20 @@ void GradientSums::Reduce(bool finish, bool agree) {
     counts = std::make_shared<std::vector<int32_t>>(used_.begin(), used_.end());
     use_counts_ = counts;
   }
-  context_.Reduce(what, [this, moves = std::move(moves), counts, log, event] {
+  // Memory that a device still reads from is the caller's to free, when it has waited.
+  std::vector<Ref<Storage>> spent;
+  if (context_.device().backend() != nullptr) {
+    for (const Move& move : moves) {
+      if (move.from) spent.push_back(move.from);
+    }
+  }
+  const bool frees = spent.empty();
+  auto job = [this, moves = std::move(moves), counts, log, event, frees] {
     const EventSpan running(log, event);
-    for (const Move& move : moves) Run(move);
+    for (const Move& move : moves) Run(move, frees);
     if (counts != nullptr) SumOverRanks(*counts, moves.front().what);
-  });
+  };
+  context_.Reduce(what, std::move(job), std::move(spent));
 }
 
 void GradientSums::SumOverRanks(std::vector<int32_t>& counts, const ErrorContext& what) const {
@@ -259,7 +266,7 @@ void GradientSums::TakeAgreement() {
   for (size_t i = 0; i < used_.size(); ++i) used_[i] = (*counts)[i] > 0;
 }
 
-void GradientSums::Run(const Move& move) {
+void GradientSums::Run(const Move& move, bool frees) {
   const int64_t size = SizeOf(move.dtype);
   const WireTypes types{move.dtype, move.wire, move.dtype};
   char* target = static_cast<char*>(move.to->data());
@@ -282,7 +289,7 @@ void GradientSums::Run(const Move& move) {
                   Tensor::View(move.to, 0, move.dtype, {move.elems}),
                   move.add ? kernels::Write::kAdd : kernels::Write::kOverwrite);
   }
-  if (move.from) move.from->Free();
+  if (move.from && frees) move.from->Free();
 }
 
 bool GradientSums::pending() const {

@@ -114,7 +114,7 @@ class GradientSums {
   Move MoveOf(Stop from, Stop to, size_t segment);
   void Pass(Stop from, Stop to, std::vector<Move>& moves);
   void FreeDone();
-  static void Run(const Move& move);
+  static void Run(const Move& move, bool frees);
   // Sums `counts` over all ranks of the unit.
   void SumOverRanks(std::vector<int32_t>& counts, const ErrorContext& what) const;
 

@@ -78,6 +78,7 @@ class StateSaver {
   const std::string root_;
   ProcessGroup& group_;
   const SaveOptions options_;
+  Device host_;  // where copies from a device with memory of its own wait
   std::unique_ptr<Open> open_;
 };
 

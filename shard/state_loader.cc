@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -210,7 +209,7 @@ void Apply(const Manifest& manifest, const StateParts& parts, const std::vector<
   for (const Part& part : found) {
     const Tensor& to = parts.tensors[part.tensor].local;
     auto* const bytes = static_cast<uint8_t*>(to.raw()) + part.at * SizeOf(to.dtype());
-    std::memcpy(bytes, part.from.data(), part.from.size());
+    to.device().CopyFromHost(bytes, part.from.data(), static_cast<int64_t>(part.from.size()));
   }
   for (const internal::StateCount& count : parts.counts) {
     const auto parameter = manifest.parameters.find(count.parameter.name());

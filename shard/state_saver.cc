@@ -254,9 +254,15 @@ absl::Status StateSaver::Begin(const TrainingState& state) {
     for (const StatePiece& piece : open->pieces[t]) {
       if (piece.rank != group_.rank()) continue;
       const Tensor& local = open->tensors[t].local;
-      Tensor copy =
-          Tensor::Empty(local.device(), local.dtype(), local.shape(), MemoryCategory::kStaging);
-      kernels::Copy(local, copy);
+      const bool here = local.device().backend() == nullptr;
+      if (!here && !host_.defined()) host_ = Device::Cpu();
+      Tensor copy = Tensor::Empty(here ? local.device() : host_, local.dtype(), local.shape(),
+                                  MemoryCategory::kStaging);
+      if (here) {
+        kernels::Copy(local, copy);
+      } else if (local.numel() > 0) {
+        local.device().CopyToHost(copy.raw(), local.raw(), local.bytes());
+      }
       open->mine.emplace_back(t, std::move(copy));
     }
     open->tensors[t].local = Tensor();

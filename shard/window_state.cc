@@ -320,7 +320,7 @@ void WindowState::Backward(std::span<const LossSum> losses, CallSite site) {
   }
   for (size_t t = 0; t < losses.size(); ++t) {
     if (!losses[t].value.defined()) continue;
-    if (!IsEmpty(t, losses[t])) terms_[t].loss += *losses[t].value.value().data<double>();
+    if (!IsEmpty(t, losses[t])) terms_[t].loss += losses[t].value.value().Item<double>();
     terms_[t].reported += losses[t].items;
   }
   ++backwards_;

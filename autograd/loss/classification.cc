@@ -34,7 +34,7 @@ class PointwiseLossOp final : public Op {
   void Backward(OpBackward& b) const override {
     const GradTarget target = b.target(0);
     kernels::PointwiseLossBackward(loss_, b.input(0), b.input(1), ignored_,
-                                   *b.grad().data<double>(), target.tensor, target.write);
+                                   b.grad().Item<double>(), target.tensor, target.write);
   }
 
  private:

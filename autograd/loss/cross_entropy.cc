@@ -61,7 +61,7 @@ class CrossEntropyOp final : public Op {
   void Backward(OpBackward& b) const override {
     const GradTarget target = b.target(0);
     kernels::CrossEntropyBackward(b.input(0), b.input(1), options_, b.inner(0),
-                                  *b.grad().data<double>(), target.tensor, target.write);
+                                  b.grad().Item<double>(), target.tensor, target.write);
   }
 
  private:
@@ -111,7 +111,7 @@ class LinearCrossEntropyOp final : public Op {
     const Tensor hidden = Rows(b.input(0));
     const Tensor weight = kernels::PackRows(b.input(1));
     const kernels::CrossEntropyPieces pieces(b.input(2), weight.dim(0), options_.cross_entropy);
-    const double scale = *b.grad().data<double>();
+    const double scale = b.grad().Item<double>();
     // The gradient of hidden is a sum over chunks: in f32 for 16-bit elements, and apart where
     // weight is the same variable, whose target is being written meanwhile.
     const bool apart = SizeOf(hidden.dtype()) == 2 || (b.needs(0) && b.same(0, 1));

@@ -223,6 +223,12 @@ void Tensor::CopyToHostBytes(DType dtype, void* out) const {
   CopyStrided(from, shape_, strides_, 0, SizeOf(dtype_), to);
 }
 
+void Tensor::CopyItem(DType dtype, void* out) const {
+  const void* const from = CheckedData(dtype);
+  SHERD_CHECK(numel() == 1, "a tensor of several elements was read as a number");
+  device().CopyToHost(out, from, SizeOf(dtype_));
+}
+
 std::string Tensor::ToString() const {
   if (!defined()) return "an undefined tensor";
   return absl::StrCat(std::string(NameOf(dtype_)), " ", shape_.ToString(), " on ",

@@ -93,6 +93,14 @@ class Tensor {
     return values;
   }
 
+  // The only element. Cost: waits for a device. Errors: kInternal unless there is one, of type T.
+  template <typename T>
+  T Item() const {
+    T value = {};
+    CopyItem(DTypeOf<T>, &value);
+    return value;
+  }
+
   // "f32 [2, 3] on cpu:0"
   std::string ToString() const;
 
@@ -102,6 +110,7 @@ class Tensor {
   // The address of the first element, after the checks that data() promises.
   void* CheckedData(DType dtype) const;
   void CopyToHostBytes(DType dtype, void* out) const;
+  void CopyItem(DType dtype, void* out) const;
 
   Ref<Storage> storage_;
   int64_t offset_ = 0;

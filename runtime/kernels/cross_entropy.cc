@@ -39,14 +39,13 @@ void Store(const std::vector<double>& from, const Tensor& to) {
 
 CrossEntropyPieces::CrossEntropyPieces(const Tensor& targets, int64_t classes,
                                        const CrossEntropyOptions& options)
-    : options_(options),
-      classes_(classes) {
+    : options_(options), classes_(classes) {
   if (const KernelBackend* const other = BackendOf(targets)) {
     other_ = other->MakeCrossEntropyPieces(targets, classes, options);
     return;
   }
-  targets_ = internal::CheckedIndices(targets, classes, options.ignore_index, "cross_entropy",
-                                      "target");
+  targets_ =
+      internal::CheckedIndices(targets, classes, options.ignore_index, "cross_entropy", "target");
 }
 
 void CrossEntropyPieces::Add(const Tensor& logits, int64_t first) {

@@ -1,6 +1,7 @@
 #include "sherd/runtime/kernels/rope.h"
 
 #include <cmath>
+#include <vector>
 
 #include "sherd/runtime/kernels/backend.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
@@ -11,19 +12,19 @@ namespace sherd::kernels {
 namespace {
 
 template <typename T>
-void FillTables(const RopeTables& tables, int64_t head_size, double theta) {
-  T* const cos = tables.cos.data<T>();
-  T* const sin = tables.sin.data<T>();
-  const int64_t positions = tables.cos.dim(0), half = tables.cos.dim(1);
+RopeTables Tables(const Device& device, const Shape& shape, int64_t head_size, double theta) {
+  std::vector<T> cos(static_cast<size_t>(shape.numel())), sin(cos.size());
+  const int64_t positions = shape[0], half = shape[1];
   for (int64_t i = 0; i < half; ++i) {
     const double frequency =
         std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_size));
     for (int64_t t = 0; t < positions; ++t) {
       const double angle = static_cast<double>(t) * frequency;
-      cos[t * half + i] = static_cast<T>(std::cos(angle));
-      sin[t * half + i] = static_cast<T>(std::sin(angle));
+      cos[static_cast<size_t>(t * half + i)] = static_cast<T>(std::cos(angle));
+      sin[static_cast<size_t>(t * half + i)] = static_cast<T>(std::sin(angle));
     }
   }
+  return {Tensor::FromHost<T>(device, cos, shape), Tensor::FromHost<T>(device, sin, shape)};
 }
 
 }  // namespace
@@ -33,11 +34,8 @@ RopeTables MakeRopeTables(const Device& device, DType dtype, int64_t positions, 
   SHERD_CHECK(head_size % 2 == 0, "rotary embedding needs an even head size");
   SHERD_CHECK(dtype == DType::kF32 || dtype == DType::kF64, "rope tables are f32 or f64");
   const Shape shape = {positions, head_size / 2};
-  RopeTables tables = {Tensor::Empty(device, dtype, shape, MemoryCategory::kBuffer),
-                       Tensor::Empty(device, dtype, shape, MemoryCategory::kBuffer)};
-  dtype == DType::kF64 ? FillTables<double>(tables, head_size, theta)
-                       : FillTables<float>(tables, head_size, theta);
-  return tables;
+  return dtype == DType::kF64 ? Tables<double>(device, shape, head_size, theta)
+                              : Tables<float>(device, shape, head_size, theta);
 }
 
 void Rope(const Tensor& x, const Tensor& cos, const Tensor& sin, int64_t first_position,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "sherd/runtime/base/error.h"
@@ -71,17 +72,18 @@ class YarnRamp {
 };
 
 template <typename T>
-void FillTables(const RopeTables& tables, const std::vector<double>& frequencies, double factor) {
-  T* const cos = tables.cos.data<T>();
-  T* const sin = tables.sin.data<T>();
+RopeTables Tables(const Device& device, const Shape& shape, const std::vector<double>& frequencies,
+                  double factor) {
+  std::vector<T> cos(static_cast<size_t>(shape.numel())), sin(cos.size());
   const auto half = static_cast<int64_t>(frequencies.size());
-  for (int64_t t = 0; t < tables.cos.dim(0); ++t) {
+  for (int64_t t = 0; t < shape[0]; ++t) {
     for (int64_t i = 0; i < half; ++i) {
       const double angle = static_cast<double>(t) * frequencies[static_cast<size_t>(i)];
-      cos[t * half + i] = static_cast<T>(factor * std::cos(angle));
-      sin[t * half + i] = static_cast<T>(factor * std::sin(angle));
+      cos[static_cast<size_t>(t * half + i)] = static_cast<T>(factor * std::cos(angle));
+      sin[static_cast<size_t>(t * half + i)] = static_cast<T>(factor * std::sin(angle));
     }
   }
+  return {Tensor::FromHost<T>(device, cos, shape), Tensor::FromHost<T>(device, sin, shape)};
 }
 
 }  // namespace
@@ -122,11 +124,8 @@ RopeTables MakeRopeTables(const Device& device, DType dtype, int64_t positions, 
   const std::vector<double> frequencies = RopeFrequencies(positions, head_size, theta, scaling);
   const double factor = RopeAttentionFactor(scaling);
   const Shape shape = {positions, head_size / 2};
-  RopeTables tables = {Tensor::Empty(device, dtype, shape, MemoryCategory::kBuffer),
-                       Tensor::Empty(device, dtype, shape, MemoryCategory::kBuffer)};
-  dtype == DType::kF64 ? FillTables<double>(tables, frequencies, factor)
-                       : FillTables<float>(tables, frequencies, factor);
-  return tables;
+  return dtype == DType::kF64 ? Tables<double>(device, shape, frequencies, factor)
+                              : Tables<float>(device, shape, frequencies, factor);
 }
 
 }  // namespace sherd::kernels
