@@ -57,7 +57,7 @@ __global__ void TransposeKernel(const float* x, float* y, int rows, int cols) {
 }
 
 __global__ void ReverseKernel(int* x) {
-  auto* shared = reinterpret_cast<int*>(emulated::DynamicShared());
+  SHERD_DYNAMIC_SHARED(int, shared);
   int* mine = x + blockIdx.x * blockDim.x;
   shared[threadIdx.x] = mine[threadIdx.x];
   __syncthreads();

@@ -236,6 +236,28 @@ TEST_P(CudaEmulatorTest, CopiesAndSetsAreChecked) {
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
 }
 
+TEST_P(CudaEmulatorTest, PageableMemoryIsReadByTheCallPinnedMemoryLater) {
+  OnDevice<int> x(std::vector<int>(1000, 0));
+  std::vector<int> pageable(1000, 1);
+  int* pinned = nullptr;
+  ASSERT_CUDA(cudaMallocHost(&pinned, 4000));
+  OnDevice<float> busy(Ramp(1 << 18));
+  ASSERT_CUDA(AddVectors(busy.data(), busy.data(), busy.data(), 1 << 18, stream_));
+  ASSERT_CUDA(cudaMemcpyAsync(x.data(), pageable.data(), 4000, cudaMemcpyHostToDevice, stream_));
+  pageable.assign(1000, 2);
+  ASSERT_CUDA(cudaMemcpyAsync(pinned, x.data(), 4000, cudaMemcpyDeviceToHost, stream_));
+  ASSERT_CUDA(cudaStreamSynchronize(stream_));
+  EXPECT_EQ(std::vector<int>(pinned, pinned + 1000), std::vector<int>(1000, 1));
+  cudaPointerAttributes attributes;
+  ASSERT_CUDA(cudaPointerGetAttributes(&attributes, pinned + 5));
+  EXPECT_EQ(attributes.type, cudaMemoryTypeHost);
+  ASSERT_CUDA(cudaPointerGetAttributes(&attributes, x.data() + 5));
+  EXPECT_EQ(attributes.type, cudaMemoryTypeDevice);
+  ASSERT_CUDA(cudaPointerGetAttributes(&attributes, pageable.data()));
+  EXPECT_EQ(attributes.type, cudaMemoryTypeUnregistered);
+  ASSERT_CUDA(cudaFreeHost(pinned));
+}
+
 TEST_P(CudaEmulatorTest, LaunchesBeyondTheLimitsAreErrors) {
   EXPECT_EQ(Launch(1024, 0, false, stream_), cudaSuccess);
   EXPECT_EQ(Launch(1025, 0, false, stream_), cudaErrorInvalidConfiguration);

@@ -65,6 +65,7 @@ class Machine {
   // in part, or leave the piece that they begin in.
   cudaError_t Locate(const void* pointer, size_t size, bool* on_device) const;
   bool IsHostPinned(const void* pointer) const;
+  int DeviceOf(const void* pointer) const;
 
   // Virtual memory, for driver.cc. Sizes are multiples of kGranularity.
   static constexpr size_t kGranularity = size_t{2} << 20;

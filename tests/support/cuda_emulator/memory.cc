@@ -175,6 +175,12 @@ bool Machine::IsHostPinned(const void* pointer) const {
   return range != nullptr && range->kind == Range::kHost;
 }
 
+int Machine::DeviceOf(const void* pointer) const {
+  std::lock_guard lock(mutex_);
+  const Range* range = Find(reinterpret_cast<uintptr_t>(pointer));
+  return range == nullptr ? 0 : range->device;
+}
+
 bool Machine::Reserve(size_t size, uintptr_t* begin) {
   std::lock_guard lock(mutex_);
   Range range;

@@ -29,11 +29,17 @@
   X(cudaErrorNoDevice, 100)               \
   X(cudaErrorInvalidDevice, 101)          \
   X(cudaErrorNoKernelImageForDevice, 209) \
+  X(cudaErrorECCUncorrectable, 214)       \
   X(cudaErrorInvalidResourceHandle, 400)  \
   X(cudaErrorSymbolNotFound, 500)         \
   X(cudaErrorNotReady, 600)               \
   X(cudaErrorIllegalAddress, 700)         \
   X(cudaErrorLaunchOutOfResources, 701)   \
+  X(cudaErrorLaunchTimeout, 702)          \
+  X(cudaErrorAssert, 710)                 \
+  X(cudaErrorHardwareStackError, 714)     \
+  X(cudaErrorIllegalInstruction, 715)     \
+  X(cudaErrorMisalignedAddress, 716)      \
   X(cudaErrorLaunchFailure, 719)          \
   X(cudaErrorNotSupported, 801)           \
   X(cudaErrorUnknown, 999)
@@ -51,6 +57,20 @@ enum cudaMemcpyKind {
   cudaMemcpyDeviceToHost = 2,
   cudaMemcpyDeviceToDevice = 3,
   cudaMemcpyDefault = 4
+};
+
+enum cudaMemoryType {
+  cudaMemoryTypeUnregistered = 0,
+  cudaMemoryTypeHost = 1,
+  cudaMemoryTypeDevice = 2
+};
+
+struct cudaPointerAttributes {
+  cudaMemoryType type;
+  int device;
+  void* devicePointer;
+  void* hostPointer;
+  long reserved[8];
 };
 
 enum cudaDeviceAttr {
@@ -206,6 +226,7 @@ cudaError_t cudaHostAlloc(void** pointer, size_t size, unsigned flags);
 cudaError_t cudaMallocHost(void** pointer, size_t size);
 cudaError_t cudaFreeHost(void* pointer);
 cudaError_t cudaHostGetDevicePointer(void** device, void* host, unsigned flags);
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer);
 cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
 cudaError_t cudaMemcpy(void* dst, const void* src, size_t count, cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void* dst, const void* src, size_t count, cudaMemcpyKind kind,

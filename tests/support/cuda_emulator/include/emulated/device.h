@@ -29,6 +29,11 @@ extern constinit thread_local dim3 blockDim;
 extern constinit thread_local dim3 gridDim;
 constexpr int warpSize = 32;
 
+// The backend's own words, as launch.h and types.h of runtime/cuda define them for a device.
+#define SHERD_HOST_DEVICE
+#define SHERD_DYNAMIC_SHARED(T, name) \
+  T* const name = reinterpret_cast<T*>(::emulated::DynamicShared())
+
 namespace emulated {
 
 // The line of a barrier or of a warp's operation: threads that should meet name the same one.
