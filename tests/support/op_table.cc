@@ -12,6 +12,7 @@
 
 #include "sherd/autograd/gradcheck.h"
 #include "sherd/runtime/base/error.h"
+#include "tests/support/accelerator.h"
 #include "tests/support/golden.h"
 #include "tests/support/op_table_internal.h"
 #include "tests/support/wide_host.h"
@@ -43,6 +44,9 @@ constexpr int kSeedPlace = 99;
 
 // Of f32 gradients kept in bf16: two roundings, where there are two contributions.
 constexpr double kKeptNarrow = 5e-3;
+
+// Epsilons of f64 between two backends: other orders of sums, other functions of the same accuracy.
+constexpr double kOtherBackend = 64.0;
 
 // Rounding of sums taken in another order.
 constexpr double kReordered = 1e-14;
@@ -150,6 +154,13 @@ class RowCheck {
     report_.Print();
   }
 
+  // The other backend, against f64 on the CPU.
+  void RunOn(const Device& device) {
+    OnDevice(device, kF64);
+    for (const CheckedDType& low : kLowDTypes) OnDevice(device, low);
+    report_.Print();
+  }
+
  private:
   std::vector<Tensor> Tensors(DType dtype) const {
     std::vector<Tensor> tensors;
@@ -169,6 +180,7 @@ class RowCheck {
     DType seed_dtype = DType::kF64;
     const Layout* seed_layout = nullptr;              // of the gradient that comes in
     bool expand_seed = false;                         // the values of kExpanded, but contiguous
+    const Device* device = nullptr;                   // where the operands are; null: the CPU
     std::vector<std::pair<size_t, size_t>> one = {};  // the second operand is the first
     WideHost* host = nullptr;                         // of what wants a gradient
   };
@@ -197,6 +209,7 @@ class RowCheck {
     if (options.seed_layout != nullptr) seed = InLayout(seed, *options.seed_layout);
     const bool expand = options.expand_seed && HasLayout(seed.shape(), Layout::kExpanded);
     if (expand) seed = Packed(InLayout(seed, Layout::kExpanded));
+    if (options.device != nullptr) seed = MoveTo(*options.device, seed);
     tape.Backward(results, std::vector<Tensor>(results.size(), seed));
     for (size_t i : wanted) {
       run.grads[i] =
@@ -369,6 +382,41 @@ class RowCheck {
                     Apply(wide, wanted_, options), row_.dtype_eps, "against f64", low.epsilon);
   }
 
+  void OnDevice(const Device& device, const CheckedDType& type) {
+    std::vector<Tensor> wide;
+    for (const Tensor& tensor : Tensors(type.dtype)) {
+      wide.push_back(IsFloating(tensor.dtype()) ? CastTo(tensor, DType::kF64) : tensor);
+    }
+    ApplyOptions options;
+    options.seed_dtype = type.dtype;
+    const Run want = Apply(wide, wanted_, options);
+    OneOnDevice(device, type, want, Tensors(type.dtype), "contiguous");
+    for (Layout layout : {Layout::kOffset, Layout::kColumns, Layout::kReversed}) {
+      std::vector<Tensor> tensors = Tensors(type.dtype);
+      for (size_t i = 0; i < tensors.size(); ++i) {
+        if (HasLayout(tensors[i].shape(), layout) && !Refuses(i, layout)) {
+          tensors[i] = InLayout(tensors[i], layout);
+        }
+      }
+      OneOnDevice(device, type, want, tensors, NameOf(layout));
+    }
+  }
+
+  void OneOnDevice(const Device& device, const CheckedDType& type, const Run& want,
+                   std::vector<Tensor> tensors, const std::string& what) {
+    for (Tensor& tensor : tensors) tensor = MoveTo(device, tensor);
+    ApplyOptions options;
+    options.seed_dtype = type.dtype;
+    options.device = &device;
+    Run got = Apply(tensors, wanted_, options);
+    got.out = MoveToHost(op_table::Cpu(), got.out);
+    for (Tensor& grad : got.grads) {
+      if (grad.defined()) grad = MoveToHost(op_table::Cpu(), grad);
+    }
+    const double bound = type.dtype == DType::kF64 ? kOtherBackend : row_.dtype_eps;
+    report_.Compare(std::string(NameOf(type.dtype)) + "/eps", got, want, bound, what, type.epsilon);
+  }
+
   // Gradients of operands in 16 bits kept in f32, and of those in f32 kept in bf16.
   void AsParameters(const CheckedDType& low) {
     const DType kept = low.dtype == DType::kF32 ? DType::kBF16 : DType::kF32;
@@ -408,6 +456,13 @@ class RowCheck {
 }  // namespace
 
 void CheckRow(const OpRow& row) { RowCheck(row).RunAll(); }
+
+void CheckRowOnAccelerator(const OpRow& row) {
+  std::string why;
+  const Device device = Accelerator(&why);
+  if (!device.defined()) GTEST_SKIP() << why;
+  RowCheck(row).RunOn(device);
+}
 
 void CheckGoldenEntriesAreUsed(std::span<const OpRow> rows) {
   std::map<std::string, std::set<std::string>> used;

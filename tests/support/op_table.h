@@ -122,15 +122,30 @@ inline constexpr double kDifferenceBound = 1e-7;
 // Runs every check of a row, prints its line, and fails the current test where one does not hold.
 void CheckRow(const OpRow& row);
 
+// The same row on the accelerator, in every dtype and layout, against f64 on the CPU. Skipped, with
+// the reason, where the program has none.
+void CheckRowOnAccelerator(const OpRow& row);
+
 // Fails unless rows name every entry of each golden file that they name one of.
 void CheckGoldenEntriesAreUsed(std::span<const OpRow> rows);
 
 inline void PrintTo(const OpRow& row, std::ostream* out) { *out << row.name; }
 
+// Programs that are linked with a backend beside the CPU's run each row there too.
+#ifdef SHERD_TEST_ACCELERATOR
+#define SHERD_TEST_OP_TABLE_ON_ACCELERATOR(Name)         \
+  TEST_P(Name##OpTable, RowOnAccelerator) {              \
+    ::sherd::testing::CheckRowOnAccelerator(GetParam()); \
+  }
+#else
+#define SHERD_TEST_OP_TABLE_ON_ACCELERATOR(Name)
+#endif
+
 // Defines the tests of one table, named <Name>OpTable.
 #define SHERD_TEST_OP_TABLE(Name, ...)                                               \
   class Name##OpTable : public ::testing::TestWithParam<::sherd::testing::OpRow> {}; \
   TEST_P(Name##OpTable, Row) { ::sherd::testing::CheckRow(GetParam()); }             \
+  SHERD_TEST_OP_TABLE_ON_ACCELERATOR(Name)                                           \
   INSTANTIATE_TEST_SUITE_P(All, Name##OpTable, ::testing::ValuesIn(__VA_ARGS__));    \
   TEST(Name##OpTableGolden, EveryEntryHasARow) {                                     \
     const std::vector<::sherd::testing::OpRow> rows = __VA_ARGS__;                   \
