@@ -1,7 +1,7 @@
 # cuda_emulator                    see README.md; sherd_test_cuda_emulator is the same
-# sherd_emulated_sources(<name> SOURCES <files> [LIBS <targets>])
+# sherd_emulated_sources(<name> SOURCES <files> [LIBS <targets>] [OBJECT])
 #
-# Defines the static library <name> of sources written for CUDA, compiled by the C++ compiler against the
+# Defines the static library <name>, or an object library, of sources written for CUDA, compiled by the C++ compiler against the
 # emulator, with SHERD_CUDA_EMULATED defined. Where no emulator can be, this file is not included; test
 # with if(COMMAND sherd_emulated_sources).
 
@@ -17,13 +17,17 @@ target_compile_definitions(cuda_emulator PUBLIC SHERD_CUDA_EMULATED=1)
 target_link_libraries(cuda_emulator PUBLIC Threads::Threads PRIVATE sherd_compile_options)
 
 function(sherd_emulated_sources name)
-  cmake_parse_arguments(EMULATED "" "" "SOURCES;LIBS" ${ARGN})
+  cmake_parse_arguments(EMULATED "OBJECT" "" "SOURCES;LIBS" ${ARGN})
+  set(kind STATIC)
+  if(EMULATED_OBJECT)
+    set(kind OBJECT)
+  endif()
   foreach(source IN LISTS EMULATED_SOURCES)
     if(source MATCHES "[.]cu$")
       set_source_files_properties(${source} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++;-Wno-unknown-pragmas")
     endif()
   endforeach()
-  add_library(${name} STATIC ${EMULATED_SOURCES})
+  add_library(${name} ${kind} EXCLUDE_FROM_ALL ${EMULATED_SOURCES})
   target_include_directories(${name} BEFORE PUBLIC ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/include)
   target_link_libraries(${name} PUBLIC cuda_emulator ${EMULATED_LIBS} PRIVATE sherd_compile_options)
 endfunction()
