@@ -5,3 +5,12 @@ endforeach()
 foreach(test comm_store_test comm_launch_test)
   sherd_test(${test} SOURCES ${test}.cc fake_torch_store.cc LIBS sherd::comm LABELS tsan asan)
 endforeach()
+
+# The same tests for buffers of a device, through MakeStagedGroup.
+foreach(test group wire)
+  sherd_test(comm_${test}_staged_test SOURCES comm_${test}_test.cc staged_ranks.cc fake_device.cc through_device.cc
+    LIBS sherd::comm sherd_test_support LABELS tsan asan)
+  # What Gloo's own staging costs depends on the sizes that it sees.
+  set_property(TEST comm_${test}_staged_test APPEND PROPERTY ENVIRONMENT "GTEST_FILTER=-CommStaging.*:CommWireCost.*")
+endforeach()
+sherd_test(comm_staged_test SOURCES comm_staged_test.cc fake_device.cc LIBS sherd::comm sherd_test_support LABELS tsan asan)

@@ -29,4 +29,11 @@ struct RankOptions {
 // wait in).
 void RunRanks(int world_size, const std::function<void(World&)>& body, RankOptions options = {});
 
+// As RunRanks, with each rank's group handed to `transport` first, whatever options.wrap_group
+// makes of the result. A program that defines a RunRanks of its own by this, instead of linking
+// ours, runs a whole file of tests over another transport.
+using Transport = std::function<std::shared_ptr<ProcessGroup>(std::shared_ptr<ProcessGroup> group)>;
+void RunRanksOver(const Transport& transport, int world_size,
+                  const std::function<void(World&)>& body, RankOptions options);
+
 }  // namespace sherd::testing
