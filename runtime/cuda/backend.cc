@@ -20,6 +20,8 @@ FaultText TextOf(FaultOp op) {
       break;
     case FaultOp::kEmbedding:
       return {"embedding", "id"};
+    case FaultOp::kEmbeddingBackward:
+      return {"embedding_backward", "id"};
     case FaultOp::kCrossEntropy:
       return {"cross_entropy", "target"};
     case FaultOp::kIndexSelect:

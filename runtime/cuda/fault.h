@@ -9,6 +9,7 @@ namespace sherd::cuda {
 enum class FaultOp : int32_t {
   kNone,
   kEmbedding,
+  kEmbeddingBackward,
   kCrossEntropy,
   kIndexSelect,
   kIndexAdd,
