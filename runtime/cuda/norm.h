@@ -186,9 +186,8 @@ void AddUpPartials(const Tensor& partials, const Tensor& gradient, kernels::Writ
   const int64_t cols = partials.dim(1);
   const Tensor total = Tensor::Empty(partials.device(), partials.dtype(), gradient.shape(),
                                      MemoryCategory::kWorkspace);
-  Launch(partials.device(),
-         {.grid = static_cast<unsigned>((cols + 31) / 32), .block = dim3(32, 8)}, &AddPartials<C>,
-         static_cast<const C*>(partials.raw()), partials.dim(0), cols,
+  Launch(partials.device(), {.grid = static_cast<unsigned>((cols + 31) / 32), .block = dim3(32, 8)},
+         &AddPartials<C>, static_cast<const C*>(partials.raw()), partials.dim(0), cols,
          static_cast<C*>(total.raw()));
   kernels::Cast(total, gradient, write);
 }
@@ -250,7 +249,7 @@ void NormBackward(const Tensor& grad, const Tensor& x, const Tensor& weight, con
     args.add = to.write_x == kernels::Write::kAdd;
     const int threads = RowThreads(from.cols, N, kNormPacks);
     const bool fused = sums && threads > 32 && int64_t{threads} * N * kNormPacks >= from.cols;
-    if (sums) args.block = std::max<int64_t>(fused ? 8 : 64, (from.rows + 255) / 256);
+    if (sums) args.block = std::max<int64_t>(fused ? 8 : 64, (from.rows + 511) / 512);
     const int64_t blocks = sums ? (from.rows + args.block - 1) / args.block : 0;
     const auto partials = [&](const Tensor& gradient) {
       if (!gradient.defined()) return Tensor();

@@ -108,9 +108,8 @@ class RowReader {
 
   __device__ RowReader(const T* row, const RowShape& of) : row_(row), of_(of) {
     if constexpr (kPacks > 0) {
-      ForEachPack<N, kPacks>(of.cols, [&](int k, int64_t at) {
-        held_[k] = LoadPack<N>(row, at, of);
-      });
+      ForEachPack<N, kPacks>(of.cols,
+                             [&](int k, int64_t at) { held_[k] = LoadPack<N>(row, at, of); });
     }
   }
   __device__ Pack<T, N> operator()(int k, int64_t at) const {

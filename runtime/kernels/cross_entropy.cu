@@ -15,7 +15,7 @@ using kernels::CrossEntropyResult;
 using kernels::internal::RowView;
 
 constexpr int kThreads = 256;
-constexpr int kTilePacks = 4;       // of a row, that a thread of the backward takes
+constexpr int kTilePacks = 4;        // of a row, that a thread of the backward takes
 constexpr int64_t kPartRows = 1024;  // rows of a partial sum of the loss
 
 // targets[i] = ids[i], or -1 where it is the ignored one or out of range.
@@ -298,11 +298,12 @@ class Pieces final : public kernels::CrossEntropyPiecesBackend {
       args.add = write == kernels::Write::kAdd;
       const int64_t items = std::min<int64_t>(from.rows * args.tiles, int64_t{1} << 30);
       const int64_t threads = (from.cols + int64_t{N} * kTilePacks - 1) / (N * kTilePacks);
-      Launch(logits.device(),
-             {.grid = static_cast<unsigned>(items),
-              .block = static_cast<unsigned>(
-                  args.tiles > 1 ? kThreads : std::min<int64_t>((threads + 31) / 32 * 32, kThreads))},
-             &GradTiles<T>, args);
+      Launch(
+          logits.device(),
+          {.grid = static_cast<unsigned>(items),
+           .block = static_cast<unsigned>(
+               args.tiles > 1 ? kThreads : std::min<int64_t>((threads + 31) / 32 * 32, kThreads))},
+          &GradTiles<T>, args);
     });
   }
 

@@ -37,8 +37,8 @@ void Kernels::EmbeddingBackward(const Tensor& grad, const Tensor& ids, const Ten
   const Tensor packed = kernels::PackRows(grad);
   const RowView from = kernels::internal::RowsOf(packed);
   const RowView to = kernels::internal::RowsOf(grad_table);
-  const Tensor pairs = SortedPairs(device, kernels::Pack(ids), FaultOp::kEmbeddingBackward,
-                                   grad_table.dim(0));
+  const Tensor pairs =
+      SortedPairs(device, kernels::Pack(ids), FaultOp::kEmbeddingBackward, grad_table.dim(0));
   WithFloat(grad.dtype(), [&]<typename T>(T) {
     if (grad_table.dtype() == grad.dtype()) {
       LaunchAddRowsOf<Compute<T>, T, T>(device, from, to, pairs, from.rows, 1);

@@ -131,11 +131,10 @@ void Kernels::L2NormalizeBackward(const Tensor& grad, const Tensor& x, const Ten
     constexpr int N = kPackOf<T>;
     const RowShape of = {from.rows, from.cols,
                          IsAligned(from, N) && IsAligned(at, N) && IsAligned(to, N)};
-    LaunchRows<kHeld, T>(
-        x.device(), &Backward<T, kHeld>, &Backward<T, 0>, of,
-        BackwardArgs<T>{of, RowsAt<const T>(from), RowsAt<const T>(at),
-                        static_cast<const Compute<T>*>(norms.raw()), eps, RowsAt<T>(to),
-                        write == kernels::Write::kAdd});
+    LaunchRows<kHeld, T>(x.device(), &Backward<T, kHeld>, &Backward<T, 0>, of,
+                         BackwardArgs<T>{of, RowsAt<const T>(from), RowsAt<const T>(at),
+                                         static_cast<const Compute<T>*>(norms.raw()), eps,
+                                         RowsAt<T>(to), write == kernels::Write::kAdd});
   });
 }
 

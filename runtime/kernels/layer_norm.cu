@@ -108,13 +108,13 @@ void Kernels::LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bia
     constexpr int N = kPackOf<T>;
     const T* const weights = AddressOr<T>(w);
     const T* const biases = AddressOr<T>(b);
-    const RowShape of = {from.rows, from.cols,
-                         IsAligned(from, N) && IsAligned(to, N) && IsAligned(weights) &&
-                             IsAligned(biases)};
-    LaunchRows<kHeld, T>(out.device(), &Forward<T, kHeld>, &Forward<T, 0>, of,
-                         ForwardArgs<T>{of, RowsAt<const T>(from), weights, biases, RowsAt<T>(to),
-                                        static_cast<C*>(mean.raw()), static_cast<C*>(inv_std.raw()),
-                                        eps});
+    const RowShape of = {
+        from.rows, from.cols,
+        IsAligned(from, N) && IsAligned(to, N) && IsAligned(weights) && IsAligned(biases)};
+    LaunchRows<kHeld, T>(
+        out.device(), &Forward<T, kHeld>, &Forward<T, 0>, of,
+        ForwardArgs<T>{of, RowsAt<const T>(from), weights, biases, RowsAt<T>(to),
+                       static_cast<C*>(mean.raw()), static_cast<C*>(inv_std.raw()), eps});
   });
 }
 

@@ -70,10 +70,10 @@ void Kernels::RmsNorm(const Tensor& x, const Tensor& weight, double eps, const T
     constexpr int N = kPackOf<T>;
     const RowShape of = {from.rows, from.cols,
                          IsAligned(from, N) && IsAligned(to, N) && IsAligned(w.raw())};
-    LaunchRows<kHeld, T>(out.device(), &Forward<T, kHeld>, &Forward<T, 0>, of,
-                         ForwardArgs<T>{of, RowsAt<const T>(from), static_cast<const T*>(w.raw()),
-                                        RowsAt<T>(to), static_cast<Compute<T>*>(inv_rms.raw()),
-                                        eps});
+    LaunchRows<kHeld, T>(
+        out.device(), &Forward<T, kHeld>, &Forward<T, 0>, of,
+        ForwardArgs<T>{of, RowsAt<const T>(from), static_cast<const T*>(w.raw()), RowsAt<T>(to),
+                       static_cast<Compute<T>*>(inv_rms.raw()), eps});
   });
 }
 

@@ -33,8 +33,7 @@ __global__ void __launch_bounds__(kThreads) RotateKernel(RopeArgs<T> args) {
     const int64_t head = item / args.packs, token = head / args.heads;
     const int64_t at = item % args.packs * N, h = head % args.heads;
     const int64_t b = token / args.tokens, t = token % args.tokens;
-    const T* const x =
-        args.x + b * args.x_stride[0] + t * args.x_stride[1] + h * args.x_stride[2];
+    const T* const x = args.x + b * args.x_stride[0] + t * args.x_stride[1] + h * args.x_stride[2];
     T* const out =
         args.out + b * args.out_stride[0] + t * args.out_stride[1] + h * args.out_stride[2];
     const Pack<T, N> first = LoadPack<N>(x, at, half);
@@ -75,9 +74,8 @@ bool AreHalvesAligned(const Tensor& x, int64_t pack) {
 
 }  // namespace
 
-void Kernels::Rope(const Tensor& x_in, const Tensor& cos, const Tensor& sin,
-                   int64_t first_position, bool inverse, const Tensor& out,
-                   kernels::Write write) const {
+void Kernels::Rope(const Tensor& x_in, const Tensor& cos, const Tensor& sin, int64_t first_position,
+                   bool inverse, const Tensor& out, kernels::Write write) const {
   CheckOperands(x_in, {cos, sin}, first_position, out);
   if (x_in.numel() == 0) return;
   const Tensor x = kernels::PackInnermost(x_in);

@@ -75,9 +75,8 @@ __global__ void __launch_bounds__(kMostRowThreads) Backward(BackwardArgs<T> args
     C sum = 0;
     ForEachPack<N, kPacks>(of.cols, [&](int k, int64_t at) {
       const Pack<T, N> g = grad(k, at), value = y(k, at);
-      ForEachOf<N>(at, of, [&](int j) {
-        sum += kLog ? Widen(g.v[j]) : Widen(g.v[j]) * Widen(value.v[j]);
-      });
+      ForEachOf<N>(at, of,
+                   [&](int j) { sum += kLog ? Widen(g.v[j]) : Widen(g.v[j]) * Widen(value.v[j]); });
     });
     sum = RowSum(sum);
     T* const grad_x = args.grad_x.row(r);
@@ -126,10 +125,9 @@ void RunBackward(const Tensor& grad, const Tensor& y, const Tensor& grad_x, kern
     constexpr int N = kPackOf<T>;
     const RowShape of = {from.rows, from.cols,
                          IsAligned(from, N) && IsAligned(at, N) && IsAligned(to, N)};
-    LaunchRows<kHeld, T>(
-        grad.device(), &Backward<T, kHeld, kLog>, &Backward<T, 0, kLog>, of,
-        BackwardArgs<T>{of, RowsAt<const T>(from), RowsAt<const T>(at), RowsAt<T>(to),
-                        write == kernels::Write::kAdd});
+    LaunchRows<kHeld, T>(grad.device(), &Backward<T, kHeld, kLog>, &Backward<T, 0, kLog>, of,
+                         BackwardArgs<T>{of, RowsAt<const T>(from), RowsAt<const T>(at),
+                                         RowsAt<T>(to), write == kernels::Write::kAdd});
   });
 }
 
