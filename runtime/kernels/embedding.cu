@@ -1,6 +1,6 @@
 #include "sherd/runtime/kernels/embedding.h"
 
-#include "sherd/runtime/cuda/index_rows.h"
+#include "sherd/runtime/cuda/internal/index_rows.h"
 #include "sherd/runtime/cuda/kernels.h"
 #include "sherd/runtime/kernels/elementwise.h"
 

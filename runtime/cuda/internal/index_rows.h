@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "sherd/runtime/cuda/note_fault.h"
-#include "sherd/runtime/cuda/rows.h"
-#include "sherd/runtime/cuda/sort.h"
+#include "sherd/runtime/cuda/internal/note_fault.h"
+#include "sherd/runtime/cuda/internal/rows.h"
+#include "sherd/runtime/cuda/internal/sort.h"
 #include "sherd/runtime/kernels/pack.h"
 
 // Rows chosen by ids: what embeddings and indices along a dimension share. For .cu files.

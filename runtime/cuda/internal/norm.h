@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "sherd/runtime/cuda/rows.h"
+#include "sherd/runtime/cuda/internal/rows.h"
 #include "sherd/runtime/kernels/elementwise.h"
 #include "sherd/runtime/kernels/layer_norm.h"
 #include "sherd/runtime/kernels/pack.h"
