@@ -6,6 +6,8 @@
 #   tests/run.sh --full          the long forms as well: whole grids, clang-tidy on every file
 #   tests/run.sh --no-install    list packages that are missing and stop, instead of installing them
 #
+# Everything here is built without CUDA; the CUDA code has a build of its own (label cuda_build), and a
+# machine with a GPU tests/gpu.sh.
 # Builds in build/, build-tsan/ and build-asan/ of the repository, or beside ${SHERD_BUILD_DIR} with these
 # endings. Skipped tests are listed with their reasons and counted in neither number.
 set -u -o pipefail
@@ -61,7 +63,7 @@ compile() {
   local folder=$1 targets=$2
   shift 2
   mkdir -p "$folder"
-  if ! cmake -S "$root" -B "$folder" -G Ninja -DSHERD_WARNINGS_AS_ERRORS=ON \
+  if ! cmake -S "$root" -B "$folder" -G Ninja -DSHERD_WARNINGS_AS_ERRORS=ON -DSHERD_WITH_CUDA=OFF \
     -DCMAKE_EXPORT_COMPILE_COMMANDS=ON "$@" > "$folder/configure.log" 2>&1; then
     cat "$folder/configure.log"
     note fail "configure" 'cmake failed'

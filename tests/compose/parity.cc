@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -136,14 +137,13 @@ void Load(const GridModel& model, const std::map<std::string, std::vector<double
   for (const Parameter& parameter : model.parameters()) {
     const std::vector<double>& whole = values.at(parameter.name());
     const Tensor local = parameter.MutableLocal();
-    for (int64_t i = 0; i < local.numel(); ++i) {
-      const double value = whole[static_cast<size_t>(parameter.local_offset() + i)];
-      if (local.dtype() == DType::kF64) {
-        local.data<double>()[i] = value;
-      } else {
-        local.data<float>()[i] = static_cast<float>(value);
-      }
-    }
+    if (local.numel() == 0) continue;
+    const double* const piece = whole.data() + parameter.local_offset();
+    const std::vector<float> narrow(piece, piece + local.numel());
+    const void* const values = local.dtype() == DType::kF64
+                                   ? static_cast<const void*>(piece)
+                                   : static_cast<const void*>(narrow.data());
+    local.device().CopyFromHost(local.raw(), values, local.bytes());
   }
 }
 
@@ -349,14 +349,19 @@ std::string NameOf(const GridCase& c) {
 }
 
 void ExpectParity(const GridCase& c) {
+  ExpectParity(
+      c, [](int ranks, const std::function<void(World&)>& body) { RunRanks(ranks, body); }, true);
+}
+
+void ExpectParity(const GridCase& c, const RanksRunner& run_ranks, bool bits) {
   SCOPED_TRACE(NameOf(c));
   const Reference& reference = ReferenceFor(c.dtype, c.calls);
   const bool mixed = IsMixed(c);
   const RunResult& want = mixed ? MixedReferenceFor(c) : reference.run;
-  const RunResult* plain = c.ranks == 1 && !mixed ? &PlainFor(c) : nullptr;
+  const RunResult* plain = c.ranks == 1 && !mixed && bits ? &PlainFor(c) : nullptr;
   std::mutex mutex;
   double worst = 0.0;
-  RunRanks(c.ranks, [&](World& world) {
+  run_ranks(c.ranks, [&](World& world) {
     const RunResult run =
         Train(world, c, c.dtype == DType::kF64 && !mixed ? nullptr : &reference.starts, nullptr);
     const std::lock_guard<std::mutex> lock(mutex);

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <string>
 #include <utility>
 
+#include "sherd/runtime/comm/world.h"
 #include "sherd/runtime/core/dtype.h"
 #include "sherd/shard/stage.h"
 #include "sherd/shard/window.h"
@@ -66,5 +68,11 @@ std::string NameOf(const GridCase& c);
 // turn, within 1e-5. On one rank, also the bits of the same run without checkpoints. Prints the
 // worst error.
 void ExpectParity(const GridCase& c);
+
+// The same for ranks that `run_ranks` makes, of whatever device: it calls its argument for every
+// rank of this process. The reference stays one rank on a CPU; with `bits`, also what is said above
+// of bits, for a CPU.
+using RanksRunner = std::function<void(int ranks, const std::function<void(World&)>& body)>;
+void ExpectParity(const GridCase& c, const RanksRunner& run_ranks, bool bits = false);
 
 }  // namespace sherd::testing

@@ -25,7 +25,7 @@ step() {
 }
 
 cp -r "$source/tests/install/consumer" "$here/consumer" || exit 1
-options=(-G Ninja -DCMAKE_BUILD_TYPE=Release)
+options=(-G Ninja -DCMAKE_BUILD_TYPE=Release -DSHERD_WITH_CUDA=OFF)
 cache=''
 if command -v ccache > /dev/null; then cache=ccache && options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
 
