@@ -11,12 +11,12 @@
 // Element types and the scalar functions of kernels/internal, in device code. For .cu files.
 //
 // What computes an element is the same source as on the CPU: functions of sherd::kernels::cuda_math
-// (math.h, erf.h, philox.h of kernels/internal), compiled for both.
+// (functions.h, math.h, erf.h of kernels/internal), compiled for both.
 #ifndef SHERD_HOST_DEVICE
 #define SHERD_HOST_DEVICE __host__ __device__
 #endif
 #define SHERD_ISA cuda_math
-#include "sherd/runtime/kernels/internal/math.h"
+#include "sherd/runtime/kernels/internal/functions.h"
 #undef SHERD_ISA
 
 namespace sherd::cuda {

@@ -56,10 +56,19 @@ struct Elements {
 
   // Where element `index`, counted in row-major order, lies in each.
   __host__ __device__ void OffsetsOf(int64_t index, int64_t (&offset)[kCount]) const {
+    // Divisions are what this costs: 32 bits where they do, none for the outermost dimension.
+    const bool narrow = numel <= 0x7fffffff;
     for (int n = 0; n < kCount; ++n) offset[n] = 0;
     for (int i = rank - 1; i >= 0; --i) {
-      const int64_t at = index % extent[i];
-      index /= extent[i];
+      int64_t at = index;
+      if (i > 0 && narrow) {
+        const auto whole = static_cast<uint32_t>(index), by = static_cast<uint32_t>(extent[i]);
+        at = whole % by;
+        index = whole / by;
+      } else if (i > 0) {
+        at = index % extent[i];
+        index /= extent[i];
+      }
       for (int n = 0; n < kCount; ++n) offset[n] += at * stride[i][n];
     }
   }

@@ -2,16 +2,13 @@
 
 #include "sherd/runtime/kernels/backend.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
+#include "sherd/runtime/kernels/internal/optimizer_args.h"
 #include "sherd/runtime/kernels/internal/views.h"
 
 namespace sherd::kernels {
 namespace {
 
-void CheckPiece(const Tensor& x, int64_t elems) {
-  SHERD_CHECK(x.numel() == elems, "the pieces of an optimizer step differ in size");
-  SHERD_CHECK(x.is_contiguous(), "a piece of an optimizer step is not contiguous");
-  SHERD_CHECK(IsFloating(x.dtype()), "a piece of an optimizer step is no float");
-}
+using internal::CheckPiece;
 
 internal::UpdateOperand OperandOf(const Tensor& x) {
   if (!x.defined()) return {nullptr, 0};
@@ -41,20 +38,11 @@ void AdamWStep(const Tensor& param, const Tensor& grad, const Tensor& m, const T
   for (const Tensor* x : {&param, &grad, &m, &v}) CheckPiece(*x, n);
   if (n == 0) return;
   const auto loop = LoopFor(internal::LoopsOf(param.device()).update->adamw, param);
-  internal::AdamWArgs shared = {};
+  internal::AdamWArgs shared = internal::ArgsOf(c);
   shared.param = OperandOf(param);
   shared.grad = OperandOf(grad);
   shared.m = OperandOf(m);
   shared.v = OperandOf(v);
-  shared.beta1 = c.beta1;
-  shared.one_minus_beta1 = 1.0 - c.beta1;
-  shared.beta2 = c.beta2;
-  shared.one_minus_beta2 = 1.0 - c.beta2;
-  shared.eps = c.eps;
-  shared.decay = 1.0 - c.lr * c.weight_decay;
-  shared.step_size = c.lr / c.bias_correction1;
-  shared.inv_bias2 = 1.0 / c.bias_correction2;
-  shared.grad_scale = c.grad_scale;
   param.device().pool().ParallelFor(n, internal::kGrainElems, [&](int64_t begin, int64_t end) {
     internal::AdamWArgs args = shared;
     for (auto* x : {&args.param, &args.grad, &args.m, &args.v}) Advance(*x, begin);
@@ -71,17 +59,10 @@ void SgdStep(const Tensor& param, const Tensor& grad, const Tensor& m, const Sgd
   if (m.defined()) CheckPiece(m, n);
   if (n == 0) return;
   const auto loop = LoopFor(internal::LoopsOf(param.device()).update->sgd, param);
-  internal::SgdArgs shared = {};
+  internal::SgdArgs shared = internal::ArgsOf(c);
   shared.param = OperandOf(param);
   shared.grad = OperandOf(grad);
   shared.m = OperandOf(m);
-  shared.lr = c.lr;
-  shared.momentum = c.momentum;
-  shared.old_scale = c.first ? 0.0 : c.momentum;
-  shared.weight_decay = c.weight_decay;
-  shared.grad_scale = c.grad_scale;
-  shared.new_scale = c.first ? 1.0 : 1.0 - c.dampening;
-  shared.nesterov = c.nesterov;
   param.device().pool().ParallelFor(n, internal::kGrainElems, [&](int64_t begin, int64_t end) {
     internal::SgdArgs args = shared;
     for (auto* x : {&args.param, &args.grad, &args.m}) Advance(*x, begin);
@@ -100,13 +81,10 @@ void MomentumStep(const Tensor& update, const Tensor& grad, const Tensor& m,
               "the update of a momentum is f32 or f64");
   if (n == 0) return;
   const auto loop = LoopFor(internal::LoopsOf(update.device()).update->momentum, update);
-  internal::MomentumArgs shared = {};
+  internal::MomentumArgs shared = internal::ArgsOf(c);
   shared.update = OperandOf(update);
   shared.grad = OperandOf(grad);
   shared.m = OperandOf(m);
-  shared.momentum = c.momentum;
-  shared.grad_scale = c.grad_scale;
-  shared.nesterov = c.nesterov;
   update.device().pool().ParallelFor(n, internal::kGrainElems, [&](int64_t begin, int64_t end) {
     internal::MomentumArgs args = shared;
     for (auto* x : {&args.update, &args.grad, &args.m}) Advance(*x, begin);

@@ -3,6 +3,7 @@
 #include "sherd/runtime/kernels/backend.h"
 #include "sherd/runtime/kernels/elementwise.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
+#include "sherd/runtime/kernels/internal/sum_dims.h"
 #include "sherd/runtime/kernels/internal/views.h"
 #include "sherd/runtime/kernels/pack.h"
 
@@ -11,59 +12,13 @@ namespace {
 
 using internal::Address;
 
-// The dimensions of x on one side of a sum: those kept, or those summed over.
-struct Dims {
-  int rank = 0;
-  std::array<int64_t, Shape::kMaxRank> extent{}, stride{};
-
-  void Append(int64_t dim_extent, int64_t dim_stride) {
-    if (dim_extent == 1) return;
-    const auto last = static_cast<size_t>(rank - 1);
-    if (rank > 0 && stride[last] == dim_stride * dim_extent) {
-      extent[last] *= dim_extent;
-      stride[last] = dim_stride;
-      return;
-    }
-    extent[static_cast<size_t>(rank)] = dim_extent;
-    stride[static_cast<size_t>(rank++)] = dim_stride;
-  }
-  // Takes the innermost one away; 1 if there is none.
-  int64_t Pop() { return rank == 0 ? 1 : extent[static_cast<size_t>(--rank)]; }
-  int64_t count() const {
-    int64_t count = 1;
-    for (int i = 0; i < rank; ++i) count *= extent[static_cast<size_t>(i)];
-    return count;
-  }
-  int64_t OffsetOf(int64_t index) const {
-    int64_t offset = 0;
-    for (auto i = static_cast<size_t>(rank); i-- > 0; index /= extent[i]) {
-      offset += index % extent[i] * stride[i];
-    }
-    return offset;
-  }
-};
-
-struct Split {
-  Dims kept, summed;
-  bool innermost_kept = false;
-};
-
-Split SplitDims(const Tensor& x, const Tensor& out) {
-  Split split;
-  for (int i = 0; i < x.rank(); ++i) {
-    const bool keep = out.dim(i) == x.dim(i);
-    SHERD_CHECK(keep || out.dim(i) == 1, "a sum over dimensions does not fit its output");
-    if (x.dim(i) > 1) split.innermost_kept = keep;
-    (keep ? split.kept : split.summed).Append(x.dim(i), x.strides()[i]);
-  }
-  return split;
-}
+using internal::SumSplit;
 
 // Rows that make one partial sum; part of what fixes the bits.
 int64_t PartialRows(int64_t rows) { return std::max<int64_t>(64, (rows + 31) / 32); }
 
 // Adds rows of adjacent elements to rows of sums [kept, columns].
-Tensor SumRows(const Tensor& x, Split split) {
+Tensor SumRows(const Tensor& x, SumSplit split) {
   const int64_t columns = split.kept.Pop();
   const int64_t kept = split.kept.count(), rows = split.summed.count();
   const int64_t block = PartialRows(rows), blocks = (rows + block - 1) / block;
@@ -91,7 +46,7 @@ Tensor SumRows(const Tensor& x, Split split) {
 }
 
 // Sums runs of adjacent elements to one number for each kept index.
-Tensor SumRuns(const Tensor& x, Split split) {
+Tensor SumRuns(const Tensor& x, SumSplit split) {
   const int64_t run = split.summed.Pop();
   const int64_t kept = split.kept.count(), runs = split.summed.count();
   const auto loop = internal::LoopsOf(x.device()).reduce->sum[internal::FloatIndex(x.dtype())];
@@ -112,14 +67,6 @@ Tensor SumRuns(const Tensor& x, Split split) {
   return sums;
 }
 
-// Whether the innermost dimension that has more than one element has them side by side.
-bool HasAdjacentElements(const Tensor& x) {
-  for (int i = x.rank() - 1; i >= 0; --i) {
-    if (x.dim(i) > 1) return x.strides()[i] == 1;
-  }
-  return true;
-}
-
 }  // namespace
 
 void SumOver(const Tensor& x, const Tensor& out, double scale, Write write) {
@@ -136,8 +83,8 @@ void SumOver(const Tensor& x, const Tensor& out, double scale, Write write) {
     if (scale == 1.0) return Cast(x, out, write);
     if (x.dtype() == out.dtype()) return Scale(x, scale, out, write);
   }
-  const Tensor packed = HasAdjacentElements(x) ? x : Pack(x);
-  const Split split = SplitDims(packed, out);
+  const Tensor packed = internal::HasAdjacentElements(x) ? x : Pack(x);
+  const SumSplit split = internal::SplitDims(packed, out.shape());
   const Tensor sums = (split.innermost_kept ? SumRows(packed, split) : SumRuns(packed, split));
   if (scale != 1.0) Scale(sums, scale, sums);
   const Tensor packed_sums = Pack(sums);

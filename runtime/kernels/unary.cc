@@ -1,6 +1,7 @@
 #include "sherd/runtime/kernels/unary.h"
 
 #include "sherd/runtime/kernels/backend.h"
+#include "sherd/runtime/kernels/internal/floats.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/views.h"
 
@@ -41,20 +42,6 @@ void CheckSameDType(const Tensor& a, const Tensor& b) {
   SHERD_CHECK(a.dtype() == b.dtype(), "operands of a function differ in dtype");
 }
 
-// A bound as the dtype stores it, so that an element equal to it counts as inside.
-double RoundedTo(DType dtype, double bound) {
-  switch (dtype) {
-    case DType::kF32:
-      return static_cast<double>(static_cast<float>(bound));
-    case DType::kBF16:
-      return static_cast<double>(static_cast<float>(BFloat16(static_cast<float>(bound))));
-    case DType::kF16:
-      return static_cast<double>(static_cast<float>(Float16(static_cast<float>(bound))));
-    default:
-      return bound;
-  }
-}
-
 }  // namespace
 
 void Unary(UnaryFunction function, const Tensor& x, const Tensor& out) {
@@ -88,7 +75,8 @@ void Clamp(const Tensor& x, double low, double high, const Tensor& out) {
   }
   CheckSameDType(x, out);
   const auto loop = internal::LoopsOf(out.device()).unary->clamp[FloatIndex(out.dtype())];
-  const double least = RoundedTo(x.dtype(), low), most = RoundedTo(x.dtype(), high);
+  const double least = internal::RoundedTo(x.dtype(), low),
+               most = internal::RoundedTo(x.dtype(), high);
   RunLoop<2>({&x, &out}).ForEach(out.device().pool(), [&](const auto& at, int64_t n) {
     loop(at[0], least, most, at[1], n);
   });
@@ -103,7 +91,8 @@ void ClampBackward(const Tensor& grad, const Tensor& x, double low, double high,
   CheckSameDType(x, grad_x);
   const auto loop =
       internal::LoopsOf(grad_x.device()).unary->clamp_backward[FloatIndex(grad_x.dtype())];
-  const double least = RoundedTo(x.dtype(), low), most = RoundedTo(x.dtype(), high);
+  const double least = internal::RoundedTo(x.dtype(), low),
+               most = internal::RoundedTo(x.dtype(), high);
   const bool add = write == Write::kAdd;
   RunLoop<3>({&grad, &x, &grad_x}).ForEach(grad_x.device().pool(), [&](const auto& at, int64_t n) {
     loop(at[0], at[1], least, most, at[2], n, add);

@@ -1,33 +1,9 @@
+#include "sherd/runtime/kernels/internal/functions.h"
 #include "sherd/runtime/kernels/internal/isa_types.h"
 #include "sherd/runtime/kernels/internal/loops.h"
 
 namespace sherd::kernels::SHERD_ISA {
 namespace {
-
-struct AddOf {
-  template <typename C>
-  SHERD_INLINE C Of(C a, C b) {
-    return a + b;
-  }
-};
-struct SubOf {
-  template <typename C>
-  SHERD_INLINE C Of(C a, C b) {
-    return a - b;
-  }
-};
-struct MulOf {
-  template <typename C>
-  SHERD_INLINE C Of(C a, C b) {
-    return a * b;
-  }
-};
-struct DivOf {
-  template <typename C>
-  SHERD_INLINE C Of(C a, C b) {
-    return a / b;
-  }
-};
 
 template <typename F, typename Out, bool kAdd, int kStepA, int kStepB, typename T>
 void Run(const internal::BroadcastArgs& args) {

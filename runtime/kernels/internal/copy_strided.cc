@@ -8,15 +8,6 @@ namespace {
 // Rows and columns of a tile: two sides of 8 KiB at most.
 constexpr int64_t kTile = 32;
 
-// The dimension with the smallest stride among those of more than one element; -1 without any.
-int Innermost(const Tensor& x) {
-  int found = -1;
-  for (int i = x.rank() - 1; i >= 0; --i) {
-    if (x.dim(i) > 1 && (found < 0 || x.strides()[i] < x.strides()[found])) found = i;
-  }
-  return found;
-}
-
 // A matrix of both tensors: `rows` runs along what is adjacent in out, `cols` along what is in x.
 struct Plane {
   int64_t rows, cols;
@@ -59,15 +50,23 @@ void CopyPlanes(const Tensor& x, const Tensor& out, int row_dim, int col_dim) {
 
 }  // namespace
 
+int InnermostDim(const Tensor& x) {
+  int found = -1;
+  for (int i = x.rank() - 1; i >= 0; --i) {
+    if (x.dim(i) > 1 && (found < 0 || x.strides()[i] < x.strides()[found])) found = i;
+  }
+  return found;
+}
+
 bool IsTransposedCopy(const Tensor& x, const Tensor& out) {
   if (x.numel() < 2) return false;
-  const int from = Innermost(x), to = Innermost(out);
+  const int from = InnermostDim(x), to = InnermostDim(out);
   return from != to && x.strides()[from] == 1 && out.strides()[to] == 1;
 }
 
 void CopyStrided(const Tensor& x, const Tensor& out) {
   SHERD_CHECK(x.shape() == out.shape() && x.dtype() == out.dtype(), "a copy differs in shape");
-  const int row_dim = Innermost(out), col_dim = Innermost(x);
+  const int row_dim = InnermostDim(out), col_dim = InnermostDim(x);
   switch (SizeOf(x.dtype())) {
     case 2:
       return CopyPlanes<uint16_t>(x, out, row_dim, col_dim);

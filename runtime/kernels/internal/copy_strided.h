@@ -4,6 +4,9 @@
 
 namespace sherd::kernels::internal {
 
+// The dimension with the smallest stride among those of more than one element; -1 without any.
+int InnermostDim(const Tensor& x);
+
 // Whether no elements of x lie beside each other where those of `out` do, so that a copy by runs
 // would take them one by one: a transposed view.
 bool IsTransposedCopy(const Tensor& x, const Tensor& out);

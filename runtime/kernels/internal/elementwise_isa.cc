@@ -1,41 +1,10 @@
+#include "sherd/runtime/kernels/internal/functions.h"
 #include "sherd/runtime/kernels/internal/isa_types.h"
 #include "sherd/runtime/kernels/internal/loops.h"
-#include "sherd/runtime/kernels/internal/math.h"
 #include "sherd/runtime/kernels/internal/runs.h"
 
 namespace sherd::kernels::SHERD_ISA {
 namespace {
-
-struct AddOf {
-  template <typename C>
-  SHERD_INLINE C Of(C a, C b) {
-    return a + b;
-  }
-};
-struct MulOf {
-  template <typename C>
-  SHERD_INLINE C Of(C a, C b) {
-    return a * b;
-  }
-};
-struct SiluBackwardOf {
-  template <typename C>
-  SHERD_INLINE C Of(C grad, C x) {
-    return grad * SiluSlope(x);
-  }
-};
-struct SiluMulOf {
-  template <typename C>
-  SHERD_INLINE C Of(C gate, C up) {
-    return Silu(gate) * up;
-  }
-};
-struct SiluOf {
-  template <typename C>
-  SHERD_INLINE C Of(C x) {
-    return Silu(x);
-  }
-};
 
 template <bool kAdd, typename T>
 void ScaleRun(const T* x, Compute<T> alpha, T* out, int64_t n) {
@@ -79,14 +48,10 @@ void SiluMulUp(const T* grad, const T* gate, T* out, int64_t n) {
 
 template <typename T>
 void SiluMulBoth(const T* grad, const T* gate, const T* up, T* grad_gate, T* grad_up, int64_t n) {
-  using C = Compute<T>;
   SHERD_SIMD for (int64_t i = 0; i < n; ++i) {
-    const C g = Widen(grad[i]);
-    const C x = Widen(gate[i]);
-    const C u = Widen(up[i]);
-    const C s = Sigmoid(x);
-    Put<false>(grad_gate + i, g * u * (s * (C(1) + x * (C(1) - s))));
-    Put<false>(grad_up + i, g * (x * s));
+    const auto of = SiluMulBackwardOf(Widen(grad[i]), Widen(gate[i]), Widen(up[i]));
+    Put<false>(grad_gate + i, of.gate);
+    Put<false>(grad_up + i, of.up);
   }
 }
 

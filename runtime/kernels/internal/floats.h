@@ -21,6 +21,20 @@ inline double FromDouble<double>(double x) {
   return x;
 }
 
+// The value that the dtype stores, so that a bound is equal to an element that is stored as it.
+inline double RoundedTo(DType dtype, double value) {
+  switch (dtype) {
+    case DType::kF32:
+      return ToDouble(static_cast<float>(value));
+    case DType::kBF16:
+      return ToDouble(FromDouble<BFloat16>(value));
+    case DType::kF16:
+      return ToDouble(FromDouble<Float16>(value));
+    default:
+      return value;
+  }
+}
+
 // Calls body(T()) with the element type of a float dtype.
 template <typename Body>
 void WithFloatType(DType dtype, const Body& body) {

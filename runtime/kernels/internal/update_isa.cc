@@ -1,6 +1,8 @@
+#include "sherd/runtime/kernels/internal/functions.h"
 #include "sherd/runtime/kernels/internal/isa_types.h"
 #include "sherd/runtime/kernels/internal/loops.h"
 #include "sherd/runtime/kernels/internal/philox.h"
+#include "sherd/runtime/kernels/internal/update.h"
 
 namespace sherd::kernels::SHERD_ISA {
 namespace {
@@ -11,8 +13,8 @@ template <bool kAdd, typename T>
 void DropoutRun(const T* x, const Word* words, uint32_t threshold, Compute<T> scale, T* out,
                 int64_t n) {
   SHERD_SIMD for (int64_t i = 0; i < n; ++i) {
-    const Compute<T> value = Widen(x[i]) * scale;
-    Put<kAdd>(out + i, words[i] >= threshold ? value : Compute<T>(0));
+    const uint32_t word = words[i];
+    Put<kAdd>(out + i, DropOf(Widen(x[i]), word, threshold, scale));
   }
 }
 
@@ -70,53 +72,35 @@ void Pack(const C* computed, const internal::UpdateOperand& x, int64_t begin, in
                : PackRun<C, F16>(computed, x.data, begin, n);
 }
 
-template <typename C>
-SHERD_INLINE C Root(C x) {
-  return static_cast<C>(sizeof(C) == 8 ? __builtin_sqrt(x) : __builtin_sqrtf(x));
-}
-
-// The numbers of a step in the dtype it is computed in.
-template <typename C>
-struct AdamWNumbers {
-  C beta1, new1, beta2, new2, eps, decay, step_size, inv_bias2, grad_scale;
-};
-
 // n elements of one stored type T.
 template <typename C, typename T>
 void AdamWRun(const AdamWNumbers<C>& c, T* param, const T* grad, T* m, T* v, int64_t n) {
   SHERD_SIMD for (int64_t i = 0; i < n; ++i) {
-    const C g = c.grad_scale * Widen(grad[i]);
-    const C first = c.beta1 * Widen(m[i]) + c.new1 * g;
-    const C second = c.beta2 * Widen(v[i]) + c.new2 * (g * g);
-    Put<false>(m + i, first);
-    Put<false>(v + i, second);
-    Put<false>(param + i, c.decay * Widen(param[i]) -
-                              c.step_size * first / (Root(second * c.inv_bias2) + c.eps));
+    const AdamWElement<C> next =
+        AdamWOf<C>(c, Widen(grad[i]), {Widen(param[i]), Widen(m[i]), Widen(v[i])});
+    Put<false>(m + i, next.m);
+    Put<false>(v + i, next.v);
+    Put<false>(param + i, next.param);
   }
 }
 
 // All operands are stored as T: none is unpacked.
 template <typename C, typename T>
-void AdamWOf(const internal::AdamWArgs& args, const AdamWNumbers<C>& numbers, int64_t n) {
+void AdamWStored(const internal::AdamWArgs& args, const AdamWNumbers<C>& numbers, int64_t n) {
   AdamWRun<C, T>(numbers, static_cast<T*>(args.param.data), static_cast<const T*>(args.grad.data),
                  static_cast<T*>(args.m.data), static_cast<T*>(args.v.data), n);
 }
 
 template <typename C>
 void AdamW(const internal::AdamWArgs& args, int64_t n) {
-  const AdamWNumbers<C> numbers = {
-      static_cast<C>(args.beta1),     static_cast<C>(args.one_minus_beta1),
-      static_cast<C>(args.beta2),     static_cast<C>(args.one_minus_beta2),
-      static_cast<C>(args.eps),       static_cast<C>(args.decay),
-      static_cast<C>(args.step_size), static_cast<C>(args.inv_bias2),
-      static_cast<C>(args.grad_scale)};
+  const AdamWNumbers<C> numbers = NumbersOf<C>(args);
   const int stored = args.param.dtype;
   if (args.grad.dtype == stored && args.m.dtype == stored && args.v.dtype == stored) {
     if constexpr (sizeof(C) == 4) {
-      if (stored == 2) return AdamWOf<C, Bf16>(args, numbers, n);
-      if (stored == 3) return AdamWOf<C, F16>(args, numbers, n);
+      if (stored == 2) return AdamWStored<C, Bf16>(args, numbers, n);
+      if (stored == 3) return AdamWStored<C, F16>(args, numbers, n);
     }
-    return AdamWOf<C, C>(args, numbers, n);
+    return AdamWStored<C, C>(args, numbers, n);
   }
   alignas(64) C buffers[4][kBlock];
   for (int64_t begin = 0; begin < n; begin += kBlock) {
@@ -134,9 +118,7 @@ void AdamW(const internal::AdamWArgs& args, int64_t n) {
 
 template <typename C>
 void Sgd(const internal::SgdArgs& args, int64_t n) {
-  const C lr = static_cast<C>(args.lr), decay = static_cast<C>(args.weight_decay);
-  const C old_scale = static_cast<C>(args.old_scale), new_scale = static_cast<C>(args.new_scale);
-  const C momentum = static_cast<C>(args.momentum), grad_scale = static_cast<C>(args.grad_scale);
+  const SgdNumbers<C> numbers = NumbersOf<C>(args);
   alignas(64) C buffers[3][kBlock];
   for (int64_t begin = 0; begin < n; begin += kBlock) {
     const int64_t count = Min(kBlock, n - begin);
@@ -145,15 +127,13 @@ void Sgd(const internal::SgdArgs& args, int64_t n) {
     C* const m = Unpack(args.m, begin, count, buffers[2]);
     if (m == nullptr) {
       SHERD_SIMD for (int64_t i = 0; i < count; ++i) {
-        param[i] -= lr * (grad_scale * grad[i] + decay * param[i]);
+        param[i] = SgdOf(numbers, grad[i], param[i]);
       }
     } else {
-      // Nesterov looks one step ahead of the momentum; else the momentum is the step.
-      const C of_grad = args.nesterov ? C(1) : C(0), of_m = args.nesterov ? momentum : C(1);
       SHERD_SIMD for (int64_t i = 0; i < count; ++i) {
-        const C g = grad_scale * grad[i] + decay * param[i];
-        m[i] = old_scale * m[i] + new_scale * g;
-        param[i] -= lr * (of_grad * g + of_m * m[i]);
+        const SgdElement<C> next = SgdMomentumOf<C>(numbers, grad[i], {param[i], m[i]});
+        m[i] = next.m;
+        param[i] = next.param;
       }
       Pack(m, args.m, begin, count);
     }
@@ -163,8 +143,7 @@ void Sgd(const internal::SgdArgs& args, int64_t n) {
 
 template <typename C>
 void Momentum(const internal::MomentumArgs& args, int64_t n) {
-  const C momentum = static_cast<C>(args.momentum), grad_scale = static_cast<C>(args.grad_scale);
-  const C of_grad = args.nesterov ? C(1) : C(0), of_m = args.nesterov ? momentum : C(1);
+  const MomentumNumbers<C> numbers = NumbersOf<C>(args);
   alignas(64) C buffers[3][kBlock];
   for (int64_t begin = 0; begin < n; begin += kBlock) {
     const int64_t count = Min(kBlock, n - begin);
@@ -172,9 +151,9 @@ void Momentum(const internal::MomentumArgs& args, int64_t n) {
     C* const m = Unpack(args.m, begin, count, buffers[1]);
     C* const update = static_cast<C*>(args.update.data) + begin;
     SHERD_SIMD for (int64_t i = 0; i < count; ++i) {
-      const C g = grad_scale * grad[i];
-      m[i] = momentum * m[i] + g;
-      update[i] = of_grad * g + of_m * m[i];
+      const MomentumElement<C> next = MomentumOf<C>(numbers, grad[i], m[i]);
+      m[i] = next.m;
+      update[i] = next.update;
     }
     Pack(m, args.m, begin, count);
   }
