@@ -41,7 +41,7 @@ __device__ inline void MapPack(const F& f, const MapArgs<kIn, kOut>& args, int64
   int64_t offset[kCount];
   args.elements.OffsetsOf(first, offset);
   uint32_t words[kCount][8] = {};
-  SHERD_UNROLL
+#pragma unroll
   for (int k = 0; k < kCount; ++k) {
     const MapOperand& x = args.operand[k];
     const int bytes = ElemBytes(x.dtype);
@@ -50,29 +50,29 @@ __device__ inline void MapPack(const F& f, const MapArgs<kIn, kOut>& args, int64
     }
   }
   C v[kCount][N] = {};
-  SHERD_UNROLL
+#pragma unroll
   for (int k = 0; k < kCount; ++k) {
     const MapOperand& x = args.operand[k];
     if (k < kIn && x.repeats) {
       const C value = LoadAs<C>(x.data, x.dtype, offset[k]);
-      SHERD_UNROLL
+#pragma unroll
       for (int j = 0; j < N; ++j) v[k][j] = value;
     } else if (k < kIn || x.add) {
       Decode(words[k], x.dtype, v[k]);
     }
   }
-  SHERD_UNROLL
+#pragma unroll
   for (int j = 0; j < N; ++j) {
     C in[kIn], out[kOut];
-    SHERD_UNROLL
+#pragma unroll
     for (int k = 0; k < kIn; ++k) in[k] = v[k][j];
     f(in, out);
-    SHERD_UNROLL
+#pragma unroll
     for (int k = 0; k < kOut; ++k) {
       v[kIn + k][j] = args.operand[kIn + k].add ? v[kIn + k][j] + out[k] : out[k];
     }
   }
-  SHERD_UNROLL
+#pragma unroll
   for (int k = kIn; k < kCount; ++k) {
     const MapOperand& x = args.operand[k];
     if (x.data == nullptr) continue;
@@ -89,12 +89,12 @@ __device__ inline void MapOne(const F& f, const MapArgs<kIn, kOut>& args, int64_
   int64_t offset[kIn + kOut];
   args.elements.OffsetsOf(index, offset);
   C in[kIn], out[kOut];
-  SHERD_UNROLL
+#pragma unroll
   for (int k = 0; k < kIn; ++k) {
     in[k] = LoadAs<C>(args.operand[k].data, args.operand[k].dtype, offset[k]);
   }
   f(in, out);
-  SHERD_UNROLL
+#pragma unroll
   for (int k = kIn; k < kIn + kOut; ++k) {
     const MapOperand& x = args.operand[k];
     if (x.data == nullptr) continue;

@@ -12,14 +12,6 @@
 //
 // The dtype is a value that all threads share, so a branch on it costs nothing beside memory, and a
 // kernel is compiled for float and double instead of for every combination of dtypes.
-
-// Before a loop whose arrays live in registers only if it is unrolled.
-#ifdef __CUDACC__
-#define SHERD_UNROLL _Pragma("unroll")
-#else
-#define SHERD_UNROLL
-#endif
-
 namespace sherd::cuda {
 
 // Calls f(float{}) or f(double{}): the type that arithmetic on a float dtype runs in.
@@ -85,11 +77,11 @@ __device__ inline void LoadWords(const void* from, int bytes, uint32_t (&words)[
     words[1] = chunk.w[1];
     return;
   }
-  SHERD_UNROLL
+#pragma unroll
   for (int i = 0; i < kWords / 4; ++i) {
     if (16 * i >= bytes) continue;
     const Chunk chunk = static_cast<const Chunk*>(from)[i];
-    SHERD_UNROLL
+#pragma unroll
     for (int j = 0; j < 4; ++j) words[4 * i + j] = chunk.w[j];
   }
 }
@@ -100,7 +92,7 @@ __device__ inline void StoreWords(void* to, int bytes, const uint32_t (&words)[k
     *static_cast<HalfChunk*>(to) = {{words[0], words[1]}};
     return;
   }
-  SHERD_UNROLL
+#pragma unroll
   for (int i = 0; i < kWords / 4; ++i) {
     if (16 * i >= bytes) continue;
     static_cast<Chunk*>(to)[i] = {
@@ -143,7 +135,7 @@ struct InWords {
 
 template <typename T, typename C, int N, int kWords>
 __device__ inline void DecodeAs(const uint32_t (&words)[kWords], C (&v)[N]) {
-  SHERD_UNROLL
+#pragma unroll
   for (int j = 0; j < N; ++j) v[j] = static_cast<C>(Widen(InWords<T>::Get(words, j)));
 }
 
@@ -158,7 +150,7 @@ __device__ inline void Decode(const uint32_t (&words)[kWords], DType dtype, C (&
 
 template <typename T, typename C, int N, int kWords>
 __device__ inline void EncodeAs(const C (&v)[N], uint32_t (&words)[kWords]) {
-  SHERD_UNROLL
+#pragma unroll
   for (int j = 0; j < N; ++j) InWords<T>::Set(words, j, Rounder<T>::Round(v[j]));
 }
 

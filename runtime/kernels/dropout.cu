@@ -29,10 +29,10 @@ struct DropoutArgs {
 // The words of channels [c, c + kChannels) of row (t, h) of sample s.
 __device__ inline void WordsOf(const DropoutArgs& args, uint64_t sample, uint64_t row, int64_t c,
                                uint32_t (&words)[kChannels]) {
-  SHERD_UNROLL
+#pragma unroll
   for (int call = 0; call < kChannels / 4; ++call) {
     const auto four = Philox4x32(args.key, sample, row | static_cast<uint64_t>(c / 4 + call));
-    SHERD_UNROLL
+#pragma unroll
     for (int i = 0; i < 4; ++i) words[4 * call + i] = four[static_cast<size_t>(i)];
   }
 }
@@ -61,7 +61,7 @@ __global__ void DropoutKernel(const DropoutArgs args) {
       C value[kChannels], before[kChannels] = {};
       Decode(x, args.dtype, value);
       if (args.add) Decode(old, args.dtype, before);
-      SHERD_UNROLL
+#pragma unroll
       for (int j = 0; j < kChannels; ++j) {
         const C kept = math::DropOf(value[j], words[j], args.threshold, scale);
         value[j] = args.add ? before[j] + kept : kept;
@@ -70,7 +70,7 @@ __global__ void DropoutKernel(const DropoutArgs args) {
       StoreWords(args.out + to * bytes, kChannels * bytes, x);
       continue;
     }
-    SHERD_UNROLL
+#pragma unroll
     for (int j = 0; j < kChannels; ++j) {
       if (c + j >= args.from.channels) continue;
       const C x = LoadAs<C>(args.x, args.dtype, from + j);

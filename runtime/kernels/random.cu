@@ -53,7 +53,7 @@ __global__ void RandomKernel(const F f, const Piece piece, const uint64_t key) {
   for (int64_t c = int64_t{blockIdx.x} * kThreads + threadIdx.x; c < calls; c += step) {
     const int64_t call = first_call + c;
     const auto words = Philox4x32(key, static_cast<uint64_t>(call), 0);
-    SHERD_UNROLL
+#pragma unroll
     for (int i = 0; i < F::kPerCall; ++i) {
       const int64_t at = call * F::kPerCall + i - piece.first;
       if (at >= 0 && at < piece.n) StoreAs(piece.data, piece.dtype, at, f.Of(words, i));

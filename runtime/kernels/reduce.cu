@@ -45,7 +45,7 @@ __device__ inline void LoadGroup(const ReduceArgs& args, int64_t first, double (
     LoadWords(args.x + first * bytes, kElems * bytes, words);
     return Decode(words, args.dtype, v);
   }
-  SHERD_UNROLL
+#pragma unroll
   for (int j = 0; j < kElems; ++j) {
     v[j] = 0.0;
     if (first + j >= args.elements.numel) continue;
@@ -64,7 +64,7 @@ __global__ void PartialKernel(const ReduceArgs args, double* partials) {
   for (int64_t g = int64_t{blockIdx.x} * kThreads + threadIdx.x; g < groups; g += step) {
     double v[kElems];
     LoadGroup(args, g * kElems, v);
-    SHERD_UNROLL
+#pragma unroll
     for (int j = 0; j < kElems; ++j) result = op(result, Transform::Of(v[j]));
   }
   result = BlockReduce(result, 0.0, op);

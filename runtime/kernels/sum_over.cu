@@ -46,7 +46,7 @@ __device__ inline void LoadGroup(const SumArgs& args, int64_t at, int64_t most,
     LoadWords(args.x + at * bytes, kElems * bytes, words);
     return Decode(words, args.dtype, v);
   }
-  SHERD_UNROLL
+#pragma unroll
   for (int j = 0; j < kElems; ++j) {
     v[j] = j < most ? LoadAs<double>(args.x, args.dtype, at + j) : 0.0;
   }
@@ -70,10 +70,10 @@ __global__ void ColumnsKernel(const SumArgs args) {
     for (int64_t r = first + y; r < end && most > 0; r += 8) {
       double v[kElems];
       LoadGroup(args, from + args.summed.OffsetOf(r), most, v);
-      SHERD_UNROLL
+#pragma unroll
       for (int j = 0; j < kElems; ++j) sum[j] += v[j];
     }
-    SHERD_UNROLL
+#pragma unroll
     for (int j = 0; j < kElems; ++j) sums[y][x * kElems + j] = sum[j];
     __syncthreads();
     const int c = y * 32 + x;
@@ -103,7 +103,7 @@ __global__ void RunsKernel(const SumArgs args) {
       const int64_t at = (g - row * groups) * kElems;
       double v[kElems];
       LoadGroup(args, from + args.summed.OffsetOf(row) + at, args.run - at, v);
-      SHERD_UNROLL
+#pragma unroll
       for (int j = 0; j < kElems; ++j) sum += v[j];
     }
     sum = WarpReduce(sum, Plus{});
