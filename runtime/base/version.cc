@@ -17,8 +17,8 @@ BuildVersions BuiltWith() {
           .abseil = SHERD_ABSEIL_VERSION,
           .gloo = SHERD_GLOO_VERSION,
           .onednn = SHERD_ONEDNN_VERSION,
-          .cuda = "none",
-          .nccl = "none"};
+          .cuda = SHERD_CUDA_VERSION,
+          .nccl = SHERD_NCCL_VERSION};
 }
 
 std::string DescribeBuild() {

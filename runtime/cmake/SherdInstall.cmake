@@ -24,7 +24,8 @@ list(TRANSFORM sherd_layers REPLACE "^sherd_" "" OUTPUT_VARIABLE SHERD_COMPONENT
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/sherdConfig.cmake.in
   ${CMAKE_CURRENT_BINARY_DIR}/sherdConfig.cmake INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/sherd)
 write_basic_package_version_file(${CMAKE_CURRENT_BINARY_DIR}/sherdConfigVersion.cmake COMPATIBILITY SameMinorVersion)
-install(FILES ${CMAKE_CURRENT_LIST_DIR}/FindOneDNN.cmake ${CMAKE_CURRENT_BINARY_DIR}/sherdConfig.cmake
+install(FILES ${CMAKE_CURRENT_LIST_DIR}/FindNCCL.cmake ${CMAKE_CURRENT_LIST_DIR}/FindOneDNN.cmake
+  ${CMAKE_CURRENT_BINARY_DIR}/sherdConfig.cmake
   ${CMAKE_CURRENT_BINARY_DIR}/sherdConfigVersion.cmake
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/sherd)
 
