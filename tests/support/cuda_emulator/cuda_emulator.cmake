@@ -6,7 +6,7 @@
 # with if(COMMAND sherd_emulated_sources).
 
 set(SHERD_CUDA_EMULATOR ${CMAKE_CURRENT_LIST_DIR})
-set(sources block.cc copy.cc cublas_lt.cc driver.cc fiber.cc memory.cc mma.cc runtime.cc stream.cc)
+set(sources block.cc copy.cc cublas_lt.cc driver.cc exchange.cc fiber.cc memory.cc mma.cc nccl.cc runtime.cc stream.cc)
 list(TRANSFORM sources PREPEND ${SHERD_CUDA_EMULATOR}/)
 find_package(Threads REQUIRED)
 add_library(cuda_emulator STATIC ${sources})
