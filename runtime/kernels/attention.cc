@@ -1,15 +1,14 @@
 #include "sherd/runtime/kernels/attention.h"
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "sherd/runtime/base/error.h"
 #include "sherd/runtime/kernels/backend.h"
-#include "sherd/runtime/kernels/dropout.h"
 #include "sherd/runtime/kernels/elementwise.h"
+#include "sherd/runtime/kernels/internal/attention_operands.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/views.h"
 #include "sherd/runtime/kernels/pack.h"
@@ -19,29 +18,6 @@ namespace {
 
 using internal::AttentionArgs;
 using internal::HeadsView;
-
-constexpr int64_t kMaxHeadSize = 256;
-
-void CheckLike(const Tensor& x, const Tensor& like) {
-  SHERD_CHECK(x.dtype() == like.dtype() && x.shape() == like.shape() &&
-                  (x.numel() == 0 || x.dim(3) == 1 || x.strides()[3] == 1),
-              "an operand of attention does not fit");
-}
-
-void CheckOperands(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-                   const Tensor& lse) {
-  SHERD_CHECK(q.rank() == 4 && k.rank() == 4 && q.dim(0) == k.dim(0) && q.dim(3) == k.dim(3) &&
-                  q.dtype() == k.dtype() && k.dim(2) > 0 && q.dim(2) % k.dim(2) == 0,
-              "queries and keys of attention do not fit each other");
-  SHERD_CHECK(q.dim(3) <= kMaxHeadSize, "the head size of attention is above 256");
-  CheckLike(q, q);
-  CheckLike(k, k);
-  CheckLike(v, k);
-  CheckLike(out, q);
-  SHERD_CHECK(lse.dtype() == internal::ComputeDType(q.dtype()) && lse.is_contiguous() &&
-                  lse.numel() == q.dim(0) * q.dim(1) * q.dim(2),
-              "lse does not fit the queries of attention");
-}
 
 std::vector<int64_t> Integers(const Tensor& x) {
   SHERD_CHECK((x.dtype() == DType::kI32 || x.dtype() == DType::kI64),
@@ -155,25 +131,11 @@ AttentionArgs ArgsOf(const Tensor& q, const Tensor& k, const AttentionOptions& o
   args.causal = options.causal;
   args.scale = options.scale;
   args.lse_head = q.dim(1);
-  if (!(options.dropout >= 0.0 && options.dropout < 1.0)) {
-    ThrowInvalidArgument(absl::StrCat("dropout lies in [0, 1), got ", options.dropout),
-                         {.op = "attention"});
-  }
-  args.dropout = options.dropout > 0.0;
-  if (!args.dropout) return args;
-  SHERD_CHECK(static_cast<int64_t>(options.row_samples.size()) == q.dim(0),
-              "dropout of attention needs one sample index for each row");
-  if (q.dim(2) > int64_t{1} << kDropoutHeadBits ||
-      std::max(q.dim(1), k.dim(1)) > int64_t{1} << kDropoutPositionBits) {
-    ThrowInvalidArgument(absl::StrCat("an extent of ", q.ToString(), " or ", k.ToString(),
-                                      " exceeds the coordinates of dropout"),
-                         {.op = "attention"});
-  }
-  // word * 2^-32 >= p, in integers.
-  args.threshold =
-      static_cast<uint32_t>(std::min(std::ceil(options.dropout * 0x1p32), 0x1p32 - 1.0));
+  const internal::AttentionDropout dropout = internal::DropoutOf(q, k, options);
+  args.dropout = dropout.on;
+  args.threshold = dropout.threshold;
+  args.keep_scale = dropout.keep_scale;
   args.random_key = options.random_key;
-  args.keep_scale = 1.0 / (1.0 - options.dropout);
   return args;
 }
 
@@ -234,7 +196,7 @@ void Attention(const Tensor& q, const Tensor& k, const Tensor& v, const Attentio
   if (!IsInnermostPacked(q) || !IsInnermostPacked(k) || !IsInnermostPacked(v)) {
     return Attention(PackInnermost(q), PackInnermost(k), PackInnermost(v), options, out, lse);
   }
-  CheckOperands(q, k, v, out, lse);
+  internal::CheckAttention(q, k, v, out, lse);
   if (q.numel() == 0) return;
   const internal::AttentionLoops& loops = *internal::LoopsOf(q.device()).attention;
   const int index = internal::FloatIndex(q.dtype());
@@ -257,11 +219,11 @@ void AttentionBackward(const Tensor& grad, const Tensor& q, const Tensor& k, con
                              PackInnermost(v), out, lse, options, grad_q, write_q, grad_k, write_k,
                              grad_v, write_v);
   }
-  CheckOperands(q, k, v, out, lse);
-  CheckLike(grad, q);
-  if (grad_q.defined()) CheckLike(grad_q, q);
-  if (grad_k.defined()) CheckLike(grad_k, k);
-  if (grad_v.defined()) CheckLike(grad_v, k);
+  internal::CheckAttention(q, k, v, out, lse);
+  internal::CheckLike(grad, q);
+  internal::CheckLike(grad_q, q);
+  internal::CheckLike(grad_k, k);
+  internal::CheckLike(grad_v, k);
   if (q.numel() == 0) {
     if (grad_k.defined() && write_k == Write::kOverwrite) Fill(grad_k, 0.0);
     if (grad_v.defined() && write_v == Write::kOverwrite) Fill(grad_v, 0.0);
