@@ -89,14 +89,6 @@ typedef enum {
   CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8
 } cublasLtMatmulPreferenceAttributes_t;
 
-typedef enum {
-  CUBLASLT_REDUCTION_SCHEME_NONE = 0,
-  CUBLASLT_REDUCTION_SCHEME_INPLACE = 1,
-  CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2,
-  CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE = 4,
-  CUBLASLT_REDUCTION_SCHEME_MASK = 7
-} cublasLtReductionScheme_t;
-
 typedef struct cublasLtContext* cublasLtHandle_t;
 typedef struct EmulatedMatrixLayout* cublasLtMatrixLayout_t;
 typedef struct EmulatedMatmulDesc* cublasLtMatmulDesc_t;
