@@ -8,6 +8,8 @@ ForwardingGroup::ForwardingGroup(std::shared_ptr<ProcessGroup> inner)
     : ProcessGroup(inner->rank(), inner->size(), inner->description()), inner_(std::move(inner)) {}
 
 void ForwardingGroup::Abort(const absl::Status& why) noexcept { inner_->Abort(why); }
+void ForwardingGroup::Fail(const absl::Status& why) noexcept { inner_->Fail(why); }
+absl::Status ForwardingGroup::Failure() const { return inner_->Failure(); }
 
 void ForwardingGroup::Before(const CollectiveCall&) {}
 void ForwardingGroup::After(const CollectiveCall&) {}

@@ -16,6 +16,8 @@ class ForwardingGroup : public ProcessGroup {
  public:
   // Passed on as it is: an Abort of the decorator is one of the group.
   void Abort(const absl::Status& why) noexcept override;
+  void Fail(const absl::Status& why) noexcept override;
+  absl::Status Failure() const override;
 
  protected:
   // Takes rank, size and description from `inner`. REQUIRES: `inner` is not null.

@@ -32,6 +32,8 @@ class GlooGroup final : public ProcessGroup {
         channel_(channel) {}
 
   void Abort(const absl::Status& why) noexcept override { link_->Abort(why); }
+  void Fail(const absl::Status& why) noexcept override { link_->Fail(why); }
+  absl::Status Failure() const override { return link_->failure(); }
 
  protected:
   void DoAllGather(const CollectiveCall& call, const void* shard, void* full) override {

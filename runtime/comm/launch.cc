@@ -244,6 +244,7 @@ absl::StatusOr<LaunchInfo> ParseLaunch(const GetEnv& get) {
                             kMaxSecretBytes, " are allowed"));
   }
   info.error_file = v.Text("TORCHELASTIC_ERROR_FILE");
+  info.nccl_host = v.Text("NCCL_HOSTID");
   if (v.Has("TMPDIR")) info.temp_directory = v.Text("TMPDIR");
   if (!v.status().ok()) return v.status();
   return info;

@@ -36,6 +36,9 @@ struct LaunchInfo {
   // Where torchrun's agent looks for what a failed process has to say (see failure_file.h), "" when
   // unset.
   std::string error_file;
+  // What host NCCL is told that this is, "" when it finds out: two ranks of one host may not share
+  // a device.
+  std::string nccl_host;
   std::vector<std::string> warnings;  // what looks like a mistake but may be meant
 
   // Whether all ranks are known to share this host.

@@ -20,10 +20,15 @@ class AbortState {
     if (!status_.ok()) return;
     status_ = absl::AbortedError(absl::StrCat("rank 0 aborted: ", why.message()));
   }
-  void Check() const {
+  void SetAsItIs(const absl::Status& why) {
     std::lock_guard<std::mutex> lock(mutex_);
-    ThrowIfError(status_);
+    if (status_.ok()) status_ = why;
   }
+  absl::Status status() const {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return status_;
+  }
+  void Check() const { ThrowIfError(status()); }
 
  private:
   mutable std::mutex mutex_;
@@ -37,6 +42,8 @@ class LocalGroup final : public ProcessGroup {
         abort_(std::move(abort)) {}
 
   void Abort(const absl::Status& why) noexcept override { abort_->Set(why); }
+  void Fail(const absl::Status& why) noexcept override { abort_->SetAsItIs(why); }
+  absl::Status Failure() const override { return abort_->status(); }
 
  protected:
   void DoAllGather(const CollectiveCall& call, const void* shard, void* full) override {

@@ -149,6 +149,12 @@ class ProcessGroup {
   //
   // The first reason stays; later calls have no effect. Threads: safe. Errors: never throws.
   virtual void Abort(const absl::Status& why) noexcept = 0;
+  // As Abort, but `why` is the error of all ranks as it stands. For groups that stand on this one
+  // and have found themselves what is wrong. REQUIRES: `why` is not OK.
+  virtual void Fail(const absl::Status& why) noexcept { Abort(why); }
+  // Why this group is dead; OK while it lives. Where collectives only queue work of a device, this
+  // tells what went wrong after they had returned. Threads: safe.
+  virtual absl::Status Failure() const = 0;
 
  protected:
   // REQUIRES: 0 <= rank < size.

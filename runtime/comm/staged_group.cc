@@ -78,6 +78,8 @@ class StagedGroup final : public ProcessGroup {
         staging_(backend_) {}
 
   void Abort(const absl::Status& why) noexcept override { inner_->Abort(why); }
+  void Fail(const absl::Status& why) noexcept override { inner_->Fail(why); }
+  absl::Status Failure() const override { return inner_->Failure(); }
 
  protected:
   void DoAllGather(const CollectiveCall& call, const void* shard, void* full) override {

@@ -13,17 +13,23 @@
 #include "sherd/runtime/comm/internal/host_address.h"
 #include "sherd/runtime/comm/internal/rendezvous.h"
 #include "sherd/runtime/comm/internal/survivors.h"
+#include "sherd/runtime/comm/internal/world_device.h"
 #include "sherd/runtime/comm/local_group.h"
 
 namespace sherd {
 namespace {
 
 // `hosts` is 0 where nobody counted them.
-std::string DescribeJob(const LaunchInfo& launch, int hosts, const Device& device, int threads) {
+std::string DescribeJob(const LaunchInfo& launch, int hosts, const Device& device, int threads,
+                        const std::string& driver) {
   std::string text = absl::StrCat(DescribeBuild(), "; rank ", launch.rank, " of ", launch.size);
   if (hosts > 0) absl::StrAppend(&text, " on ", hosts, hosts == 1 ? " host" : " hosts");
-  return absl::StrCat(text, ", ", NameOf(launch.launcher), "; ", device.id().ToString(), " with ",
-                      threads, threads == 1 ? " thread" : " threads", ", driver none");
+  absl::StrAppend(&text, ", ", NameOf(launch.launcher), "; ", device.id().ToString());
+  if (device.backend() != nullptr) {
+    absl::StrAppend(&text, " (", device.backend()->Describe(), ")");
+  }
+  return absl::StrCat(text, " with ", threads, threads == 1 ? " thread" : " threads", ", driver ",
+                      driver);
 }
 
 }  // namespace
@@ -83,7 +89,7 @@ Mesh World::mesh() const {
   if (!state_->mesh.defined()) {
     MeshGroups groups{.all = state_->group,
                       .shard = state_->group,
-                      .replicate = MakeLocalGroup(),
+                      .replicate = internal::LocalGroupOf(state_->device),
                       .description = state_->description};
     state_->mesh = Mesh(std::move(groups), state_->store, state_->device, state_->log);
   }
@@ -193,20 +199,18 @@ absl::StatusOr<World> World::Join(const std::shared_ptr<Store>& store, const Lau
                                      " ranks share; launchers "
                                      "that bind ranks to cores have an option not to")});
   }
-  absl::StatusOr<Device> device = StatusOrOf([&] {
-    return Device::Cpu(
-        {.index = std::max(options.device_index, 0), .threads = threads, .memory = options.memory});
-  });
-  if (!device.ok()) return device.status();
-  state->device = *std::move(device);
-  state->description = DescribeJob(launch, hosts, state->device, threads);
+  absl::StatusOr<Device> device = internal::OpenWorldDevice(launch, threads, options);
+  // Ranks with a CUDA device say so to each other below.
+  if (!device.ok() && (launch.size == 1 || options.device == DeviceKind::kCpu)) {
+    return device.status();
+  }
   state->store = MakePrefixStore(keys, "user/");
   if (launch.size == 1) {
-    state->group = MakeLocalGroup();
+    state->group = internal::LocalGroupOf(*device);
   } else {
     absl::StatusOr<std::unique_ptr<ProcessGroup>> group = ConnectGloo(
         MakePrefixStore(keys, "gloo/"), launch.rank, launch.size,
-        {.device = state->device,
+        {.device = device.ok() && device->backend() == nullptr ? *device : Device(),
          .address = options.address.empty() ? internal::LoopbackAddress() : options.address,
          .connect_timeout = options.rendezvous_timeout,
          .should_stop = options.should_stop,
@@ -215,6 +219,16 @@ absl::StatusOr<World> World::Join(const std::shared_ptr<Store>& store, const Lau
     if (!group.ok()) return group.status();
     state->group = *std::move(group);
   }
+  std::string driver = "none";
+  if (options.device != DeviceKind::kCpu && launch.size > 1) {
+    absl::StatusOr<internal::DeviceGroup> group =
+        internal::GroupOfDevice(state->group, device, launch, options, state->log);
+    if (!group.ok()) return group.status();
+    state->group = std::move(group->group);
+    driver = group->driver;
+  }
+  state->device = *std::move(device);
+  state->description = DescribeJob(launch, hosts, state->device, threads, driver);
   if (options.wrap_group) state->group = options.wrap_group(std::move(state->group));
   return World(std::move(state));
 }

@@ -15,7 +15,24 @@
 
 namespace sherd {
 
+// What carries collectives on the memory of a CUDA device. Buffers of the host, agreements and
+// barriers always go through Gloo, which finds ranks that end or fail.
+enum class GroupDriver {
+  kAuto,  // NCCL where each rank has a device of its own, else Gloo with a warning that says why
+  kNccl,  // two ranks on one device are an error
+  kGloo,  // through page-locked host memory: slow, but ranks may share a device
+};
+
 struct WorldOptions {
+  // Where this rank computes, the same on all ranks. A CUDA device is opened before anything else
+  // is asked of CUDA here, and no other device is touched.
+  DeviceKind device = DeviceKind::kCpu;
+  // Which of the CUDA devices this process sees. -1: the one of the local rank's number, for
+  // launchers that show every process all devices; 0 where each sees its own alone.
+  int cuda_index = -1;
+  // The most memory of the CUDA device to take; 0: all there is. For ranks that share one.
+  int64_t cuda_memory_bytes = 0;
+  GroupDriver driver = GroupDriver::kAuto;
   // Compute threads of this rank. 0: the CPUs this process may use, divided by the ranks of its
   // host that may use the same ones, at least 1. OMP_NUM_THREADS is not read: torchrun sets it
   // to 1.
@@ -70,7 +87,8 @@ class World {
   //
   // COLLECTIVE. Errors: kInvalidArgument for contradictory launch variables; kDeadlineExceeded
   // naming
-  //   the ranks that did not arrive; kUnavailable when a connection broke.
+  //   the ranks that did not arrive; kUnavailable when a connection broke; where a rank has no such
+  //   CUDA device, what OpenCuda says, on all ranks, with the rank; those of ConnectNccl.
   static absl::StatusOr<World> FromEnvironment(WorldOptions options = {});
 
   // As FromEnvironment, for a caller that knows what the environment would say. Rank 0 logs what

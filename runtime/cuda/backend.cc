@@ -52,6 +52,7 @@ Backend::Backend(DeviceProperties properties, const char* begin, const char* end
   Check(cudaMalloc(&memory, sizeof(Fault)), "cudaMalloc");
   fault_ = static_cast<Fault*>(memory);
   Zero(fault_, sizeof(Fault));
+  compute_->Synchronize();  // before any other queue reads it
 }
 
 Backend::~Backend() {

@@ -12,15 +12,15 @@ import subprocess
 import sys
 import tempfile
 
-LAYERS = {"base", "core", "io", "interop", "comm", "kernels", "matmul", "autograd", "checkpoint",
+LAYERS = {"base", "core", "io", "interop", "comm", "cuda", "kernels", "matmul", "autograd", "checkpoint",
           "engine", "shard"}
 LIMIT_BYTES = 10 * 1000 * 1000  # of all libraries together, stripped
 # Public names of the namespace sherd begin with a capital letter; those of the C header with sherd_.
 PUBLIC = re.compile(r"(sherd_\w+|((typeinfo|typeinfo name|vtable|VTT) for |(non-)?virtual thunk to |"
                     r"covariant return thunk to )?sherd::((kernels|cpu|status)::)?([A-Z]|operator).*)")
-PRIVATE = re.compile(r"((typeinfo|typeinfo name|vtable) for )?sherd::(kernels::)?internal::.*")
+PRIVATE = re.compile(r"((typeinfo|typeinfo name|vtable) for )?sherd::((kernels::)?internal|cuda)::.*")
 # What each target may not load: the engine is there for programs without a tape.
-WITHOUT = {"engine": ("dnnl", "mpi", "json", "sherd_io", "sherd_autograd", "sherd_matmul", "cuda", "nccl"),
+WITHOUT = {"engine": ("dnnl", "mpi", "json", "sherd_io", "sherd_autograd", "sherd_matmul", "cudart", "cublas", "nccl"),
            "comm": ("dnnl", "mpi", "json"), "kernels": ("dnnl", "mpi"), "base": ("gloo", "dnnl"),
            "core": ("gloo", "dnnl"), "autograd": ("gloo",), "checkpoint": ("gloo",)}
 

@@ -21,7 +21,7 @@ ARROWS = {
     "runtime/kernels": ["runtime/base", "runtime/core", "runtime/cpu", "runtime/cuda"],
     "runtime/cpu": ["runtime/base", "runtime/core", "runtime/kernels"],
     "runtime/cuda": ["runtime/base", "runtime/core", "runtime/kernels"],
-    "runtime/comm": ["runtime/base", "runtime/core"],
+    "runtime/comm": ["runtime/base", "runtime/core", "runtime/cuda"],
     "runtime/interop": ["runtime/base", "runtime/core"],
     "runtime/io": ["runtime/base", "runtime/core"],
     "autograd": ["runtime/base", "runtime/core", "runtime/kernels"],

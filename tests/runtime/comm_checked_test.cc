@@ -52,6 +52,10 @@ class ThreadGroup final : public ProcessGroup {
     if (house_->aborted.ok()) house_->aborted = absl::AbortedError(why.message());
     house_->changed.notify_all();
   }
+  absl::Status Failure() const override {
+    std::lock_guard<std::mutex> lock(house_->mutex);
+    return house_->aborted;
+  }
 
  protected:
   void DoAllGather(const CollectiveCall& call, const void* shard, void* full) override {

@@ -37,6 +37,7 @@ class ThroughDevice final : public ProcessGroup {
         inner_(std::move(inner)) {}
 
   void Abort(const absl::Status& why) noexcept override { inner_->Abort(why); }
+  absl::Status Failure() const override { return inner_->Failure(); }
 
  protected:
   void DoAllGather(const CollectiveCall& call, const void* shard, void* full) override {
@@ -92,7 +93,10 @@ class ThroughDevice final : public ProcessGroup {
   }
 
  private:
-  void Wait() { queue_->Synchronize(); }
+  void Wait() {
+    queue_->Synchronize();
+    ThrowIfError(inner_->Failure());
+  }
   void Return(void* to, const Block& from, int64_t bytes) {
     Wait();
     if (bytes > 0) device_.CopyToHost(to, from.data(), bytes);

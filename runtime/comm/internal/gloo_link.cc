@@ -232,6 +232,11 @@ void GlooLink::Fail(const absl::Status& status) {
   FailLocked(status, /*publish=*/true);
 }
 
+absl::Status GlooLink::failure() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return failure_;
+}
+
 void GlooLink::Abort(const absl::Status& why) {
   std::lock_guard<std::mutex> lock(mutex_);
   FailLocked(absl::AbortedError(absl::StrCat(

@@ -58,6 +58,8 @@ class GlooLink {
 
   // Makes `status` the fate of this link unless it has one already. Threads: safe, never blocks.
   void Fail(const absl::Status& status);
+  // That fate; OK while there is none.
+  absl::Status failure();
   // Fail for a user's Abort: names this rank.
   void Abort(const absl::Status& why);
   // Throws why `channel`'s running collective was interrupted.
