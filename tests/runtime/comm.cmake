@@ -14,3 +14,12 @@ foreach(test group wire)
   set_property(TEST comm_${test}_staged_test APPEND PROPERTY ENVIRONMENT "GTEST_FILTER=-CommStaging.*:CommWireCost.*")
 endforeach()
 sherd_test(comm_staged_test SOURCES comm_staged_test.cc fake_device.cc LIBS sherd::comm sherd_test_support LABELS tsan asan)
+
+# And over NCCL of the emulator; a rank is a thread with a device.
+if(TARGET sherd_nccl_emulated)
+  foreach(test group wire)
+    sherd_test(comm_${test}_nccl_test SOURCES comm_${test}_test.cc nccl_ranks.cc through_device.cc
+      LIBS sherd_nccl_emulated sherd_cuda_emulated sherd::comm sherd_test_support LABELS cuda_build)
+    set_property(TEST comm_${test}_nccl_test APPEND PROPERTY ENVIRONMENT "GTEST_FILTER=-CommStaging.*:CommWireCost.*")
+  endforeach()
+endif()
