@@ -86,7 +86,8 @@ void Copy(const Tensor& x, const Tensor& out, Write write) {
   CheckSameDType(x, out);
   if (internal::IsTransposedCopy(x, out)) {
     if (write == Write::kOverwrite) return internal::CopyStrided(x, out);
-    return Copy(Pack(x), out, write);
+    const Tensor packed = Pack(x);  // which does not help where `out` is the transposed one
+    if (!internal::IsTransposedCopy(packed, out)) return Copy(packed, out, write);
   }
   if (write == Write::kAdd) {
     const int index = FloatIndex(out.dtype());

@@ -18,19 +18,21 @@ TEST(CudaReduceTest, SumsInDouble) {
     for (const Shape& shape :
          {Shape{0, 3}, Shape{1, 1}, Shape{3, 7}, Shape{5, 1031}, Shape{40, 520}}) {
       for (View view : kInputs) {
+        if (shape.numel() == 0 && view != View::kContiguous) continue;
         const Pair x = LaidPair(view, dtype, shape, 1);
-        double sum = 0.0, magnitudes = 0.0, squares = 0.0, most = 0.0;
+        long double sum = 0, magnitudes = 0, squares = 0;  // so that this one is exact
+        double most = 0.0;
         for (int64_t i = 0; i < x.cpu.numel(); ++i) {
           const double value = At(x.cpu, i);
           sum += value;
           magnitudes += std::abs(value);
-          squares += value * value;
+          squares += static_cast<long double>(value) * value;
           most = std::max(most, std::abs(value));
         }
         const std::string what = Describe(dtype, Write::kOverwrite, shape) + NameOf(view);
-        EXPECT_NEAR(Sum(x.gpu), sum, 1e-14 * magnitudes) << what;
-        EXPECT_NEAR(SumAbs(x.gpu), magnitudes, 1e-14 * magnitudes) << what;
-        EXPECT_NEAR(SumSquares(x.gpu), squares, 1e-14 * squares) << what;
+        EXPECT_LE(std::abs(Sum(x.gpu) - sum), 1e-15L * magnitudes) << what;
+        EXPECT_LE(std::abs(SumAbs(x.gpu) - magnitudes), 1e-15L * magnitudes) << what;
+        EXPECT_LE(std::abs(SumSquares(x.gpu) - squares), 1e-15L * squares) << what;
         EXPECT_EQ(MaxAbs(x.gpu), most) << what;
       }
     }

@@ -274,6 +274,25 @@ TEST(CopyTest, TransposedViewsAgreeWithPlainLoops) {
   }
 }
 
+TEST(CopyTest, IntoTransposedViews) {
+  for (DType dtype : kFloats) {
+    for (Write write : kWrites) {
+      const Values x = RandomValues(dtype, {5, 7}, 1), before = RandomValues(dtype, {7, 5}, 2);
+      std::vector<double> want(35);
+      for (int64_t i = 0; i < 35; ++i) {
+        const double value = x[i % 5 * 7 + i / 5];
+        want[static_cast<size_t>(i)] = write == Write::kAdd ? before[i] + value : value;
+      }
+      CheckEverywhere({want}, ToleranceOf(dtype), Describe(dtype, write, {5, 7}),
+                      [&](const Device& device) {
+                        const Tensor out = ToTensor(device, before);
+                        Copy(ToTensor(device, x), out.Transpose(0, 1), write);
+                        return Results{FromTensor(out)};
+                      });
+    }
+  }
+}
+
 TEST(CopyTest, TransposedIntegers) {
   const Device device = Device::Cpu();
   std::vector<int64_t> values(40 * 50);
