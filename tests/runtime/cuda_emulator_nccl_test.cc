@@ -236,6 +236,9 @@ TEST(NcclNotBlocking, WorkIsLaunchedWhenPolled) {
               ncclInvalidArgument)
         << "before the first is known to be launched";
     EXPECT_EQ(rank.Get(x, 1)[0], 10.0f * rank.rank) << "nothing is on the stream yet";
+    ncclResult_t state = ncclSuccess;
+    EXPECT_EQ(ncclCommGetAsyncError(rank.comm, &state), ncclSuccess);
+    EXPECT_EQ(state, ncclInProgress) << "the first poll is too early";
     EXPECT_EQ(Poll(rank.comm), ncclSuccess);
     EXPECT_EQ(rank.Get(x, 1)[0], 30);
     EXPECT_EQ(ncclCommFinalize(rank.comm), ncclInProgress);

@@ -424,7 +424,10 @@ TEST(CudaEmulatorDriver, AddressesOutliveTheMemoryBehindThem) {
   ASSERT_CUDA(cudaMemset(memory, 0, 3 * piece)) << "three pieces in a row are one range";
   EXPECT_EQ(cudaMemset(memory, 0, 3 * piece + 1), cudaErrorInvalidValue);
   ASSERT_CUDA(Poke(memory, last, 5, nullptr));
+  ASSERT_CUDA(Poke(memory, 0, 3, nullptr));
   ASSERT_CUDA(cudaDeviceSynchronize());
+  ASSERT_CUDA(cudaMemcpy(&value, memory + piece / 4, 4, cudaMemcpyDeviceToHost));
+  EXPECT_EQ(value, 0) << "each piece has memory of its own";
 
   // The last piece moves to another address and keeps what it holds.
   ASSERT_EQ(DRIVER(cuMemUnmap)(base + 2 * piece, piece), CUDA_SUCCESS);
