@@ -94,7 +94,7 @@ class Application {
       random_key_ = NextRandomKey(op_, *frame_);
     }
     if (computes) {
-      Compute();
+      if (!TakeOfNested()) Compute();
     } else if (note->replayed == Replayed::kKept) {
       KeptValues kept = replay->Take(*note);
       outputs_ = std::move(kept.outputs);
@@ -141,7 +141,20 @@ class Application {
     op_.Forward(forward);
   }
 
+  // See [Note: collectives in nested regions].
+  bool TakeOfNested() {
+    if (op_.kind() != OpKind::kCollective || notes() == nullptr) return false;
+    const Recorder* const around = recorder_->outer;
+    if (around == nullptr || around->replay == nullptr) return false;
+    KeptValues kept = around->replay->TakeNested(op_.name(), plan_.outputs);
+    outputs_ = std::move(kept.outputs);
+    inner_ = std::move(kept.inner);
+    keeps_ = true;
+    return true;
+  }
+
   bool KeepsResults() const {
+    if (op_.kind() == OpKind::kCollective) return true;
     if (!notes()->keep_rule) return false;
     OpInfo info{.kind = op_.kind(),
                 .name = op_.name(),

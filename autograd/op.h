@@ -29,7 +29,10 @@ enum class OpKind : uint8_t {
   kRandom,
   kView,
   kLoss,
-  kRegion
+  kRegion,
+  // Talks to other ranks. Runs once for each forward: a checkpointed region keeps its results,
+  // whatever its policy, and a recompute takes them.
+  kCollective
 };
 
 // What there is to know of a tensor before it exists; for shapes known and memory not yet there.

@@ -106,6 +106,12 @@ bool RegionNotes::Keeps(const OpInfo& info) const {
 }
 
 void RegionNotes::Keep(KeptValues values) {
+  if (nested_ > 0) {
+    for (const Tensor& output : values.outputs) kept_bytes += output.bytes();
+    for (const Tensor& inner : values.inner) kept_bytes += inner.bytes();
+    nested_kept.push_back(std::move(values));
+    return;
+  }
   ops.back().kept = static_cast<int32_t>(kept.size());
   kept.push_back(std::move(values));
 }
@@ -239,6 +245,25 @@ void Replay::CheckOutputs(const OpNote& note, std::span<const TensorSpec> output
 
 KeptValues Replay::Take(const OpNote& note) {
   KeptValues& values = notes_.kept[static_cast<size_t>(note.kept)];
+  return retain_ ? values : std::move(values);
+}
+
+KeptValues Replay::TakeNested(std::string_view name, std::span<const TensorSpec> outputs) {
+  if (nested_ >= notes_.nested_kept.size()) {
+    Differs(absl::StrCat("the first run made ", notes_.nested_kept.size(),
+                         " collectives in regions inside, this one makes another, '",
+                         std::string(name), "'"));
+  }
+  KeptValues& values = notes_.nested_kept[nested_++];
+  bool same = values.outputs.size() == outputs.size();
+  for (size_t i = 0; same && i < outputs.size(); ++i) {
+    same = values.outputs[i].dtype() == outputs[i].dtype &&
+           values.outputs[i].shape() == outputs[i].shape;
+  }
+  if (!same) {
+    Differs(absl::StrCat("collective ", nested_ - 1, " of the regions inside, '", std::string(name),
+                         "', had outputs of other shapes in the first run"));
+  }
   return retain_ ? values : std::move(values);
 }
 

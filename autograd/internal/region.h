@@ -108,6 +108,7 @@ class RegionNotes {
               std::span<const Tensor> outputs);
   // Whether `info`'s results are to be kept. Not inside a nested region, which runs again anyway.
   bool Keeps(const OpInfo& info) const;
+  // Keeps the results of the op that was noted last; inside a nested region, those of a collective.
   void Keep(KeptValues values);
   // Bracket a nested region.
   void EnterNested();
@@ -133,6 +134,10 @@ class RegionNotes {
   GatheringScope* first_gathering = nullptr;  // that of the first of them
   std::vector<ScopeObserver*> observers;      // of the calls inside, each once
   bool always_live = false;  // one of the calls matters to a backward whatever it computes
+  // [Note: collectives in nested regions] A nested region runs again from its first op, so the
+  // outermost region keeps the results of its collectives too, in the order they ran; in the
+  // recompute the first pass of the nested region takes them in turn, and keeps them for its own.
+  std::vector<KeptValues> nested_kept;
 
  private:
   int32_t ProducerOf(const Tensor& tensor) const;
@@ -168,6 +173,9 @@ class Replay {
   void CheckOutputs(const OpNote& note, std::span<const TensorSpec> outputs) const;
   // The values kept of an op; given away unless they are needed again.
   KeptValues Take(const OpNote& note);
+  // Those of the next collective of a nested region, whose outputs have `outputs` now; see [Note:
+  // collectives in nested regions]. Errors: kFailedPrecondition "recompute differs".
+  KeptValues TakeNested(std::string_view name, std::span<const TensorSpec> outputs);
   // Throws kFailedPrecondition "recompute differs in <region>: <how>".
   [[noreturn]] void Differs(std::string_view how) const;
   const std::shared_ptr<SkippedValues>& skipped() const { return skipped_; }
@@ -184,6 +192,7 @@ class Replay {
   int64_t ordinal_ = 0;
   int64_t computed_ = 0;
   double computed_flops_ = 0.0;
+  size_t nested_ = 0;  // in RegionNotes::nested_kept
 };
 
 }  // namespace sherd::internal
