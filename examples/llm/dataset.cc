@@ -13,6 +13,8 @@
 #include "data/packing.h"
 #include "data/sample_list.h"
 #include "data/token_file.h"
+#include "llm/run_model.h"
+#include "sherd/runtime/io/mapped_file.h"
 
 namespace llm {
 namespace {
@@ -66,6 +68,17 @@ absl::Status Append(absl::StatusOr<File> file,
   return absl::OkStatus();
 }
 
+// A text as one document of a tokenizer's tokens.
+absl::StatusOr<data::DocumentList> ReadWords(const std::string& name,
+                                             const data::BpeTokenizer& tokenizer) {
+  const absl::StatusOr<sherd::MappedFile> file = sherd::MappedFile::Open("text file", name);
+  if (!file.ok()) return file.status();
+  const std::vector<int32_t> ids = tokenizer.Encode(file->text());
+  data::DocumentList document;
+  document.Add(std::vector<int64_t>(ids.begin(), ids.end()));
+  return document;
+}
+
 int64_t TokensOf(const data::Samples& samples) {
   int64_t tokens = 0;
   for (int64_t i = 0; i < samples.size(); ++i) tokens += samples.length(i);
@@ -85,6 +98,7 @@ struct Packed {
 }  // namespace
 
 struct Dataset::Parts {
+  std::optional<data::BpeTokenizer> tokenizer;
   int64_t vocabulary = 0;
   int64_t train_tokens = 0;
   int64_t validation_tokens = 0;
@@ -109,21 +123,39 @@ const data::Samples& Dataset::validation() const { return *parts_->validation; }
 int64_t Dataset::train_tokens() const { return parts_->train_tokens; }
 int64_t Dataset::validation_tokens() const { return parts_->validation_tokens; }
 int64_t Dataset::vocabulary() const { return parts_->vocabulary; }
+const data::BpeTokenizer* Dataset::tokenizer() const {
+  return parts_->tokenizer ? &*parts_->tokenizer : nullptr;
+}
 
 absl::StatusOr<Dataset> Dataset::Open(const Options& o) {
   if (absl::Status good = CheckKinds(o); !good.ok()) return good;
-  if (KindOf(o.data[0]) == Kind::kSamples) return FromSamples(o);
+  std::optional<data::BpeTokenizer> tokenizer;
+  if (KindOf(o.data[0]) != Kind::kTokens && !o.init.empty() && HasTokenizer(o.init)) {
+    absl::StatusOr<data::BpeTokenizer> loaded = data::BpeTokenizer::Load(o.init);
+    if (!loaded.ok()) return loaded.status();
+    tokenizer.emplace(*std::move(loaded));
+  }
+  const data::BpeTokenizer* const words = tokenizer ? &*tokenizer : nullptr;
+  absl::StatusOr<Dataset> data =
+      KindOf(o.data[0]) == Kind::kSamples ? FromSamples(o, words) : FromFiles(o, words);
+  if (data.ok()) data->parts_->tokenizer = std::move(tokenizer);
+  return data;
+}
+
+absl::StatusOr<Dataset> Dataset::FromFiles(const Options& o, const data::BpeTokenizer* tokenizer) {
   const bool text = KindOf(o.data[0]) == Kind::kText;
   const std::optional<int64_t> end = o.end_token >= 0 ? std::optional(o.end_token) : std::nullopt;
   std::vector<std::unique_ptr<const data::Documents>> files;
   for (const std::string& name : o.data) {
     const absl::Status opened =
-        text ? Append(data::TextFile::Open(name), files)
-             : Append(data::TokenFile::Open(name, o.vocabulary, data::TokenFormat::kDetect, end),
-                      files);
+        tokenizer != nullptr ? Append(ReadWords(name, *tokenizer), files)
+        : text               ? Append(data::TextFile::Open(name), files)
+               : Append(data::TokenFile::Open(name, o.vocabulary, data::TokenFormat::kDetect, end),
+                        files);
     if (!opened.ok()) return opened;
   }
-  return FromDocuments(std::move(files), VocabularyOf(o), o.seq);
+  return FromDocuments(std::move(files),
+                       tokenizer != nullptr ? tokenizer->vocabulary() : VocabularyOf(o), o.seq);
 }
 
 absl::StatusOr<Dataset> Dataset::FromText(const std::string& text, int64_t seq) {
@@ -160,13 +192,27 @@ absl::StatusOr<Dataset> Dataset::FromDocuments(
   return Dataset(std::move(parts));
 }
 
-absl::StatusOr<Dataset> Dataset::FromSamples(const Options& o) {
+absl::StatusOr<Dataset> Dataset::FromSamples(const Options& o,
+                                             const data::BpeTokenizer* tokenizer) {
+  const int64_t vocabulary =
+      tokenizer != nullptr && o.vocabulary == 0 ? tokenizer->vocabulary() : VocabularyOf(o);
   std::vector<data::Sample> all;
   for (const std::string& name : o.data) {
-    absl::StatusOr<std::vector<data::Sample>> samples = data::ReadSamples(name, VocabularyOf(o));
+    absl::StatusOr<std::vector<data::Sample>> samples = data::ReadSamples(name, vocabulary);
     if (!samples.ok()) return samples.status();
     for (data::Sample& sample : *samples) {
-      if (!sample.text.empty() && VocabularyOf(o) < data::kByteVocabulary) {
+      if (tokenizer != nullptr && !sample.text.empty()) {
+        const std::vector<int32_t> ids = tokenizer->Encode(sample.text);
+        sample.tokens.assign(ids.begin(), ids.end());
+        if (ids.empty()) {
+          return absl::InvalidArgumentError(
+              absl::StrCat(name, ":", sample.line, ": the text has no token of the tokenizer"));
+        }
+        sample.labels.assign(ids.begin() + 1, ids.end());
+        sample.labels.push_back(data::kIgnored);
+        sample.text.clear();
+      }
+      if (!sample.text.empty() && vocabulary < data::kByteVocabulary) {
         return absl::InvalidArgumentError(absl::StrCat(
             name, ":", sample.line, ": the sample is a text, whose ", data::kByteVocabulary,
             " tokens are bytes, but --vocab is ", o.vocabulary));
@@ -186,7 +232,7 @@ absl::StatusOr<Dataset> Dataset::FromSamples(const Options& o) {
   }
   const size_t held_out = std::max<size_t>(all.size() / kValidationShare, 1);
   auto parts = std::make_unique<Parts>();
-  parts->vocabulary = VocabularyOf(o);
+  parts->vocabulary = vocabulary;
   const auto cut = all.end() - static_cast<std::ptrdiff_t>(held_out);
   parts->validation = &parts->validation_list.emplace(std::vector<data::Sample>(cut, all.end()));
   all.erase(cut, all.end());

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "data/bpe_tokenizer.h"
 #include "data/byte_tokenizer.h"
 #include "data/documents.h"
 #include "data/samples.h"
@@ -18,11 +19,11 @@ namespace llm {
 // The files are of one kind, which the ends of their names tell:
 //   NAME.bin     tokens of a vocabulary that the options name (data::TokenFile)
 //   NAME.jsonl   a sample a line, each a row of its own (data::ReadSamples)
-//   others       text, a token a byte
+//   others       text, a token a byte, or of the tokenizer in the folder of Options::init
 // Texts and token files are documents, which are packed into rows; see data::Packing.
 class Dataset {
  public:
-  // Opens Options::data. Errors: those of data::TextFile, TokenFile and ReadSamples;
+  // Opens Options::data. Errors: those of data::TextFile, TokenFile, ReadSamples and BpeTokenizer;
   //   kInvalidArgument naming the files of different kinds, the token file without a vocabulary,
   //   the line of a text among samples of a vocabulary that is smaller than that of bytes, the line
   //   of a sample that is longer than Options::seq, both numbers when there are fewer
@@ -44,8 +45,10 @@ class Dataset {
   int64_t validation_tokens() const;
 
   int64_t vocabulary() const;
+  // What text was made tokens with; null where it was not.
+  const data::BpeTokenizer* tokenizer() const;
   // Whether tokens are bytes of text, and what one is called: "byte" or "token".
-  bool bytes() const { return vocabulary() == data::kByteVocabulary; }
+  bool bytes() const { return tokenizer() == nullptr && vocabulary() == data::kByteVocabulary; }
   const char* unit() const { return bytes() ? "byte" : "token"; }
 
  private:
@@ -53,7 +56,10 @@ class Dataset {
   explicit Dataset(std::unique_ptr<Parts> parts);
   static absl::StatusOr<Dataset> FromDocuments(
       std::vector<std::unique_ptr<const data::Documents>> files, int64_t vocabulary, int64_t seq);
-  static absl::StatusOr<Dataset> FromSamples(const Options& options);
+  static absl::StatusOr<Dataset> FromFiles(const Options& options,
+                                           const data::BpeTokenizer* tokenizer);
+  static absl::StatusOr<Dataset> FromSamples(const Options& options,
+                                             const data::BpeTokenizer* tokenizer);
 
   std::unique_ptr<Parts> parts_;
 };

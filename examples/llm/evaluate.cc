@@ -10,7 +10,7 @@
 
 namespace llm {
 
-double Evaluate(Llama& model, const sherd::World& world, const data::Samples& samples,
+double Evaluate(TextModel& model, const sherd::World& world, const data::Samples& samples,
                 std::span<const int64_t> which, int64_t rows) {
   const sherd::CausalLmLoss loss({.ignore_index = data::kIgnored});
   const std::vector<std::vector<int64_t>> mine =
@@ -22,7 +22,7 @@ double Evaluate(Llama& model, const sherd::World& world, const data::Samples& sa
     return data::MakeBatch(samples, *next++, world.device());
   };
   const auto forward = [&](const data::Batch& batch) {
-    return loss(model(batch.tokens, batch.cu_seqlens), batch.labels);
+    return loss(model(InputOf(batch)), batch.labels);
   };
   return sherd::Evaluate(model, loader, forward).loss;
 }

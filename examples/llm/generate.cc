@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <numeric>
+#include <utility>
 
 #include "sherd/runtime/core/random.h"
 #include "sherd/runtime/core/tensor.h"
@@ -11,9 +14,8 @@ namespace {
 
 using sherd::Tensor;
 
-// The last row of logits as f64.
-std::vector<double> Row(const Tensor& logits, int64_t position) {
-  const Tensor row = logits.Slice(1, position, position + 1);
+// Logits as f64.
+std::vector<double> LogitsOf(const Tensor& row) {
   if (row.dtype() == sherd::DType::kF64) return row.ToHost<double>();
   const std::vector<float> values = row.ToHost<float>();
   return {values.begin(), values.end()};
@@ -46,24 +48,69 @@ int64_t DrawToken(const std::vector<double>& logits, double temperature, double 
   return largest - logits.begin();
 }
 
-std::string Generate(Llama& model, std::string_view prompt, const GenerateOptions& options,
-                     const sherd::Device& device) {
+void KeepLikely(const Sampling& sampling, std::vector<double>& logits) {
+  const auto count = static_cast<int64_t>(logits.size());
+  const bool some = sampling.top_k > 0 && sampling.top_k < count;
+  if (sampling.temperature <= 0.0 || (!some && sampling.top_p >= 1.0)) return;
+  std::vector<size_t> order(logits.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return logits[a] > logits[b]; });
+  const auto kept = static_cast<size_t>(some ? sampling.top_k : count);
+  std::vector<double> weights;
+  for (size_t i = 0; i < kept; ++i) {
+    weights.push_back(std::exp((logits[order[i]] - logits[order[0]]) / sampling.temperature));
+  }
+  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  size_t end = 0;
+  for (double sum = 0.0; end < kept && (end == 0 || sum < sampling.top_p * total); ++end) {
+    sum += weights[end];
+  }
+  for (size_t i = end; i < order.size(); ++i) {
+    logits[order[i]] = -std::numeric_limits<double>::infinity();
+  }
+}
+
+std::vector<int64_t> Continue(TextModel& model, std::vector<int64_t> prompt,
+                              const ContinueOptions& options, const sherd::Device& device) {
   constexpr uint64_t kPurpose = sherd::HashName("generate");
-  const uint64_t key = sherd::Mix64(options.seed, kPurpose);
-  const int64_t positions = model.config().positions;
-  std::vector<int64_t> tokens;
-  for (char c : prompt) tokens.push_back(static_cast<uint8_t>(c));
-  std::string text;
-  for (int64_t i = 0; i < options.bytes; ++i) {
+  const Sampling& sampling = options.sampling;
+  const uint64_t key = sherd::Mix64(sampling.seed, kPurpose);
+  const int64_t positions = model.positions();
+  std::vector<int64_t>& tokens = prompt;
+  std::vector<int64_t> drawn;
+  for (int64_t i = 0; i < options.tokens; ++i) {
     const int64_t length = std::min(static_cast<int64_t>(tokens.size()), positions);
     std::vector<int64_t> context(tokens.end() - length, tokens.end());
     context.resize(static_cast<size_t>(PaddedLength(length, positions)), 0);
-    const sherd::Variable logits = model(
-        Tensor::FromHost<int64_t>(device, context, {1, static_cast<int64_t>(context.size())}));
+    const auto padded = static_cast<int64_t>(context.size());
+    const sherd::Variable logits =
+        model(TextInput{.tokens = Tensor::FromHost<int64_t>(device, context, {1, padded}),
+                        .logits_at = length - 1});
+    std::vector<double> row = LogitsOf(logits.value());
+    KeepLikely(sampling, row);
     const double uniform =
         sherd::UniformOpen(sherd::Philox4x32(key, static_cast<uint64_t>(i), 0)[0]);
-    const int64_t token = DrawToken(Row(logits.value(), length - 1), options.temperature, uniform);
+    int64_t token = DrawToken(row, sampling.temperature, uniform);
+    if (options.group != nullptr) {
+      options.group->Broadcast(&token, sizeof(token), 0, {.op = "draw"});
+    }
+    if (std::ranges::find(options.end_tokens, token) != options.end_tokens.end()) break;
     tokens.push_back(token);
+    drawn.push_back(token);
+    if (options.on_token) options.on_token(token);
+  }
+  return drawn;
+}
+
+std::string Generate(TextModel& model, std::string_view prompt, const GenerateOptions& options,
+                     const sherd::Device& device) {
+  std::vector<int64_t> tokens;
+  for (char c : prompt) tokens.push_back(static_cast<uint8_t>(c));
+  const Sampling sampling = {.temperature = options.temperature, .seed = options.seed};
+  std::string text;
+  for (int64_t token : Continue(model, std::move(tokens),
+                                {.tokens = options.bytes, .sampling = sampling}, device)) {
     text.push_back(static_cast<char>(token));
   }
   return text;

@@ -148,6 +148,7 @@ Variable Llama::Forward(const TextInput& input) {
     case Head::kLanguageModel:
       break;
   }
+  h = ForLogits(h, input);
   return head_ ? (*head_)(h) : Linear(h, embedding_.weight());
 }
 

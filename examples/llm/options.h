@@ -22,6 +22,10 @@ struct Options {
   int64_t end_token = -1;         // behind each document of a token file; -1: none
   std::string out;                // folder of metrics.jsonl and report.html; must hold no run yet
 
+  // A Hugging Face folder whose model is trained on; empty: a new model of the sizes below. With a
+  // tokenizer.json there, text is of its tokens; see dataset.h.
+  std::string init;
+
   int64_t dim = 128;
   int64_t layers = 4;
   int64_t heads = 4;

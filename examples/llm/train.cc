@@ -22,6 +22,7 @@
 #include "llm/options.h"
 #include "llm/progress.h"
 #include "llm/report.h"
+#include "llm/run_model.h"
 #include "llm/summary.h"
 #include "llm/training.h"
 #include "sherd/runtime/base/error.h"
@@ -134,13 +135,18 @@ absl::StatusOr<std::pair<std::string, int64_t>> StateToResume(const Options& opt
 
 // All that needs every rank. Returns the exit code, or what all ranks agree on; throws what one of
 // them met alone.
-absl::StatusOr<int> Run(const Options& options, const sherd::LaunchInfo& launch,
+absl::StatusOr<int> Run(const Options& given, const sherd::LaunchInfo& launch,
                         sherd::World& world) {
   const bool speaks = world.rank() == 0;
-  const absl::StatusOr<Dataset> data = Dataset::Open(options);
+  const absl::StatusOr<Dataset> data = Dataset::Open(given);
   if (absl::Status status = sherd::AgreeOn(world.group(), data.status()); !status.ok()) {
     return status;
   }
+  const absl::StatusOr<ModelConfig> config = RunModelConfig(given, data->vocabulary());
+  if (absl::Status status = sherd::AgreeOn(world.group(), config.status()); !status.ok()) {
+    return status;
+  }
+  const Options options = given.init.empty() ? given : WithSizesOf(*config, given);
   const auto state = StateToResume(options, world);
   if (!state.ok()) return state.status();
   Output output;
@@ -161,7 +167,7 @@ absl::StatusOr<int> Run(const Options& options, const sherd::LaunchInfo& launch,
   hooks.stop_asked = [] { return stop_asked != 0; };
   hooks.last = output.last();
   hooks.state = state->first;
-  const absl::StatusOr<TrainingResult> result = TrainModel(options, world, *data, hooks);
+  const absl::StatusOr<TrainingResult> result = TrainModel(options, *config, world, *data, hooks);
   if (!result.ok()) return result.status();
   if (result->stopped_at) {
     if (speaks) {

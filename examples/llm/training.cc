@@ -3,14 +3,18 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <map>
+#include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "data/loader.h"
 #include "llm/evaluate.h"
 #include "llm/generate.h"
-#include "llm/model.h"
+#include "llm/models/pretrained.h"
+#include "llm/run_model.h"
 #include "llm/z_loss.h"
 #include "sherd/autograd/loss/causal_lm.h"
 #include "sherd/autograd/optim/adamw.h"
@@ -27,25 +31,15 @@ namespace {
 
 using sherd::Variable;
 
-LlamaConfig ConfigOf(const Options& o, int64_t vocabulary) {
-  return {.vocabulary = vocabulary,
-          .dim = o.dim,
-          .layers = o.layers,
-          .heads = o.heads,
-          .kv_heads = o.kv_heads,
-          .ffn = o.ffn_size(),
-          .positions = o.seq,
-          .tied = o.tied,
-          .dropout = o.dropout,
-          .dtype = o.f64 ? sherd::DType::kF64 : sherd::DType::kF32};
-}
+// What a token of text is taken for when a number of bytes is asked for.
+constexpr int64_t kBytesOfToken = 4;
 
 // Bottom-up: each block becomes a unit that recomputes inside its one gather; the model takes the
 // embedding, the last norm and the head.
-void ShardModel(Llama& model, const sherd::Mesh& mesh, const Options& o) {
-  for (Block& block : model.blocks()) {
-    if (o.checkpoint) sherd::Checkpoint(block);
-    sherd::FullyShard(block, mesh, {.reshard_after_forward = o.reshard});
+void ShardModel(TextModel& model, const sherd::Mesh& mesh, const Options& o) {
+  for (sherd::Module* layer : model.layers()) {
+    if (o.checkpoint) sherd::Checkpoint(*layer);
+    sherd::FullyShard(*layer, mesh, {.reshard_after_forward = o.reshard});
   }
   sherd::FullyShard(model, mesh);
   sherd::Initialize(model, mesh.device(), o.seed);
@@ -105,15 +99,17 @@ absl::Status CheckFinite(const sherd::StepResult& step) {
 
 class Trainer {
  public:
-  Trainer(const Options& options, sherd::World& world, const Dataset& data,
-          const TrainingHooks& hooks);
+  Trainer(const Options& options, const ModelConfig& config, sherd::World& world,
+          const Dataset& data, const TrainingHooks& hooks);
 
-  // Takes up the state that the hooks name, if they do.
-  absl::Status Resume();
+  // Takes up the state that the hooks name, or the weights of --init.
+  absl::Status Begin();
   absl::Status Run();
   TrainingResult Finish();
 
  private:
+  // What the model writes behind the prompt; nothing for tokens without a text.
+  std::string Sample();
   sherd::StepResult Step(sherd::Window<data::Batch>& window);
   // The validation that belongs to `step`, if any.
   std::optional<double> Validate(int64_t step);
@@ -129,6 +125,7 @@ class Trainer {
   }
 
   const Options& options_;
+  const ModelConfig& config_;
   sherd::World& world_;
   const Dataset& data_;
   const TrainingHooks& hooks_;
@@ -136,7 +133,7 @@ class Trainer {
   const sherd::Schedule schedule_;
   const sherd::CausalLmLoss loss_{{.ignore_index = data::kIgnored}};
   const ZLoss z_loss_{data::kIgnored};
-  Llama model_;
+  const std::unique_ptr<TextModel> model_;
   std::optional<sherd::AdamW> optimizer_;
   data::Loader loader_;
   sherd::StateSaver saver_;
@@ -155,9 +152,10 @@ data::LoaderOptions LoaderOptionsOf(const Options& o, int ranks) {
           .seed = o.seed};
 }
 
-Trainer::Trainer(const Options& o, sherd::World& world, const Dataset& data,
-                 const TrainingHooks& hooks)
+Trainer::Trainer(const Options& o, const ModelConfig& config, sherd::World& world,
+                 const Dataset& data, const TrainingHooks& hooks)
     : options_(o),
+      config_(config),
       world_(world),
       data_(data),
       hooks_(hooks),
@@ -166,22 +164,22 @@ Trainer::Trainer(const Options& o, sherd::World& world, const Dataset& data,
                                        .lowest = std::min(o.min_lr, o.lr),
                                        .steps = o.steps,
                                        .warmup = std::min(o.warmup, o.steps)})),
-      model_(ConfigOf(o, data.vocabulary()), device_),
+      model_(MakeModel(config, device_)),
       loader_(data.train(), LoaderOptionsOf(o, world.size()), world.rank(), world.size(), device_),
       saver_(StatesFolder(o.out), world.group(),
              {.keep = o.keep, .written_by = sherd::Describe(world)}) {
-  ShardModel(model_, world.mesh(), o);
+  ShardModel(*model_, world.mesh(), o);
   // After sharding: an optimizer holds the pieces this rank owns.
-  optimizer_.emplace(model_.parameters(),
+  optimizer_.emplace(model_->parameters(),
                      sherd::AdamWOptions{.beta2 = 0.95, .weight_decay = o.weight_decay});
-  result_.parameters = model_.size();
+  result_.parameters = model_->size();
 }
 
 sherd::StepResult Trainer::Step(sherd::Window<data::Batch>& window) {
   for (const data::Batch& batch : window) {
     const sherd::Recording on(
         tape_, {.seed = options_.seed, .step = window.step(), .samples = batch.samples});
-    const Variable logits = model_(batch.tokens, batch.cu_seqlens);
+    const Variable logits = (*model_)(InputOf(batch));
     if (options_.z_loss > 0.0) {
       window.Backward({loss_(logits, batch.labels), z_loss_(logits, batch.labels)});
     } else {
@@ -196,14 +194,17 @@ std::optional<double> Trainer::Validate(int64_t step) {
   const bool last = step == options_.steps;
   if (!last && (options_.eval_every == 0 || step % options_.eval_every != 0)) return std::nullopt;
   const data::Samples& held_out = data_.validation();
-  return Evaluate(model_, world_, held_out,
+  return Evaluate(*model_, world_, held_out,
                   SpreadRows(held_out, last ? held_out.size() : options_.eval_windows),
                   RowsOf(options_, world_.size()));
 }
 
-absl::Status Trainer::Resume() {
-  if (hooks_.state.empty()) return absl::OkStatus();
-  sherd::TrainingState state{.model = &model_, .optimizer = &*optimizer_};
+absl::Status Trainer::Begin() {
+  if (hooks_.state.empty()) {
+    if (options_.init.empty()) return absl::OkStatus();
+    return LoadWeights(options_.init, *model_, world_.group()).status();
+  }
+  sherd::TrainingState state{.model = model_.get(), .optimizer = &*optimizer_};
   const auto loaded = sherd::LoadState(hooks_.state, state, world_.group());
   if (!loaded.ok()) return loaded.status();
   const auto position = state.entries.find("loader");
@@ -223,10 +224,14 @@ absl::Status Trainer::Resume() {
 absl::Status Trainer::BeginSave(int64_t step) {
   if (absl::Status ended = EndSave(); !ended.ok()) return ended;
   saving_ = true;
-  return saver_.Begin({.model = &model_,
+  std::map<std::string, std::string> entries = {
+      {"loader", loader_.state()},
+      {kConfigEntry, ConfigText(config_, options_.f64 ? sherd::DType::kF64 : sherd::DType::kF32)}};
+  if (data_.tokenizer() != nullptr) entries[kTokenizerEntry] = options_.init;
+  return saver_.Begin({.model = model_.get(),
                        .optimizer = &*optimizer_,
                        .step = step,
-                       .entries = {{"loader", loader_.state()}}});
+                       .entries = std::move(entries)});
 }
 
 absl::Status Trainer::EndSave() {
@@ -252,7 +257,7 @@ absl::Status Trainer::Run() {
   if (two) losses.push_back({.name = "z_loss", .weight = options_.z_loss});
   // A window takes all that the loader gives, which is a sample a micro-batch at most.
   sherd::Accumulation accumulation(
-      model_, {.micro_batches = options_.batch + 1, .losses = std::move(losses)});
+      *model_, {.micro_batches = options_.batch + 1, .losses = std::move(losses)});
   accumulation.set_steps(steps_);
   const auto count = [this](const data::Batch& batch) { return Count(batch); };
   const auto next = [&] {
@@ -302,11 +307,26 @@ absl::Status Trainer::Run() {
 
 TrainingResult Trainer::Finish() {
   result_.memory = PeaksByCategory(device_);
-  if (!data_.bytes() || result_.stopped_at) return std::move(result_);
-  const GenerateOptions generate = {
-      .bytes = options_.generate, .temperature = options_.temperature, .seed = options_.seed};
-  result_.sample = Generate(model_, options_.prompt, generate, device_);
+  if (!result_.stopped_at) result_.sample = Sample();
   return std::move(result_);
+}
+
+std::string Trainer::Sample() {
+  if (data_.bytes()) {
+    const GenerateOptions generate = {
+        .bytes = options_.generate, .temperature = options_.temperature, .seed = options_.seed};
+    return Generate(*model_, options_.prompt, generate, device_);
+  }
+  const data::BpeTokenizer* const tokenizer = data_.tokenizer();
+  if (tokenizer == nullptr) return "";
+  const std::vector<int32_t> prompt = tokenizer->Encode(options_.prompt);
+  if (prompt.empty()) return "";
+  const std::vector<int64_t> drawn =
+      Continue(*model_, {prompt.begin(), prompt.end()},
+               {.tokens = options_.generate / kBytesOfToken,
+                .sampling = {.temperature = options_.temperature, .seed = options_.seed}},
+               device_);
+  return tokenizer->Decode(std::vector<int32_t>(drawn.begin(), drawn.end()));
 }
 
 }  // namespace
@@ -319,10 +339,11 @@ int64_t RowsOf(const Options& o, int ranks) {
 
 std::string StatesFolder(const std::string& out) { return out + "/states"; }
 
-absl::StatusOr<TrainingResult> TrainModel(const Options& options, sherd::World& world,
-                                          const Dataset& data, const TrainingHooks& hooks) {
-  Trainer trainer(options, world, data, hooks);
-  if (absl::Status status = trainer.Resume(); !status.ok()) return status;
+absl::StatusOr<TrainingResult> TrainModel(const Options& options, const ModelConfig& config,
+                                          sherd::World& world, const Dataset& data,
+                                          const TrainingHooks& hooks) {
+  Trainer trainer(options, config, world, data, hooks);
+  if (absl::Status status = trainer.Begin(); !status.ok()) return status;
   if (absl::Status status = trainer.Run(); !status.ok()) return status;
   return trainer.Finish();
 }

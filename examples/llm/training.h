@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "llm/dataset.h"
+#include "llm/models/model_config.h"
 #include "llm/options.h"
 #include "llm/step_record.h"
 #include "sherd/runtime/comm/world.h"
@@ -21,7 +22,7 @@ namespace llm {
 struct TrainingResult {
   int64_t parameters = 0;
   double validation_loss = 0.0;       // over all validation samples
-  std::string sample;                 // of a model of bytes
+  std::string sample;                 // of a model of text
   std::optional<int64_t> stopped_at;  // the step after which the run saved and ended early
   std::vector<std::pair<std::string, int64_t>> memory;  // this rank's peak bytes by category
 };
@@ -44,11 +45,13 @@ struct TrainingHooks {
 // Where a run in `out` keeps its states.
 std::string StatesFolder(const std::string& out);
 
-// Trains a model on `data`: builds, shards, steps, validates, saves, generates.
+// Trains the model that `config` describes (see RunModelConfig) on `data`: builds, shards, loads,
+// steps, validates, saves, generates.
 //
 // COLLECTIVE. Errors: kOutOfRange on all ranks when loss or gradients are no longer finite; those
-// of LoadState and StateSaver; sherd::Error of the library.
-absl::StatusOr<TrainingResult> TrainModel(const Options& options, sherd::World& world,
-                                          const Dataset& data, const TrainingHooks& hooks);
+// of LoadWeights, LoadState and StateSaver; sherd::Error of the library.
+absl::StatusOr<TrainingResult> TrainModel(const Options& options, const ModelConfig& config,
+                                          sherd::World& world, const Dataset& data,
+                                          const TrainingHooks& hooks);
 
 }  // namespace llm

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <mutex>
 #include <numeric>
@@ -249,6 +250,51 @@ TEST(GenerateTest, DrawsByTheProbabilitiesOfTheLogits) {
   EXPECT_EQ(DrawToken(logits, 0.0, 0.99), 1);
   EXPECT_EQ(DrawToken(logits, 0.01, 0.99), 1);  // nearly cold
   EXPECT_EQ(DrawToken({-1e300, 5.0, -1e300}, 1.0, 1e-9), 1);
+}
+
+// Which of these four are left: probabilities 0.1, 0.4, 0.2 and 0.3 at temperature 1.
+std::string Left(const Sampling& sampling) {
+  std::vector<double> logits = {std::log(0.1), std::log(0.4), std::log(0.2), std::log(0.3)};
+  KeepLikely(sampling, logits);
+  std::string left;
+  for (double logit : logits) left += std::isfinite(logit) ? '1' : '0';
+  return left;
+}
+
+TEST(GenerateTest, OnlyTheLikelyTokensAreDrawn) {
+  EXPECT_EQ(Left({.temperature = 1.0}), "1111");
+  EXPECT_EQ(Left({.temperature = 1.0, .top_k = 1}), "0100");
+  EXPECT_EQ(Left({.temperature = 1.0, .top_k = 3}), "0111");
+  EXPECT_EQ(Left({.temperature = 1.0, .top_k = 9}), "1111");
+  EXPECT_EQ(Left({.temperature = 1.0, .top_p = 0.3}), "0100");   // one at least
+  EXPECT_EQ(Left({.temperature = 1.0, .top_p = 0.65}), "0101");  // 0.4 + 0.3 is enough
+  EXPECT_EQ(Left({.temperature = 1.0, .top_p = 0.75}), "0111");
+  // Of the two that are left 0.4 / 0.7 is 0.57.
+  EXPECT_EQ(Left({.temperature = 1.0, .top_k = 2, .top_p = 0.55}), "0100");
+  EXPECT_EQ(Left({.temperature = 1.0, .top_k = 2, .top_p = 0.6}), "0101");
+  // At temperature 1/2 probabilities are as 1 : 16 : 4 : 9, and 16 / 30 is 0.53.
+  EXPECT_EQ(Left({.temperature = 0.5, .top_p = 0.5}), "0100");
+  std::vector<double> equal(3, 1.0);
+  KeepLikely({.temperature = 1.0, .top_k = 2}, equal);
+  EXPECT_FALSE(std::isfinite(equal[2]));
+  EXPECT_TRUE(std::isfinite(equal[0]) && std::isfinite(equal[1]));
+}
+
+TEST(GenerateTest, AnEndTokenEndsItAndTheContextSlides) {
+  const sherd::Device device = sherd::Device::Cpu();
+  Llama model(kSmall, device);
+  Initialize(model, device, 1);
+  const ContinueOptions options = {.tokens = 30, .sampling = {.temperature = 1.0, .seed = 3}};
+  const std::vector<int64_t> all = Continue(model, {97, 98}, options, device);
+  ASSERT_EQ(all.size(), 30u);  // positions are 12
+  ContinueOptions ended = options;
+  ended.end_tokens = {1000, all[6]};
+  const auto first = std::find(all.begin(), all.end(), all[6]);
+  std::vector<int64_t> seen;
+  ended.on_token = [&](int64_t token) { seen.push_back(token); };
+  const std::vector<int64_t> want(all.begin(), first);
+  EXPECT_EQ(Continue(model, {97, 98}, ended, device), want);
+  EXPECT_EQ(seen, want);
 }
 
 }  // namespace

@@ -173,7 +173,7 @@ Variable Bert::Forward(const TextInput& input) {
     case Head::kLanguageModel:
       break;
   }
-  return Tokens(h);
+  return Tokens(ForLogits(h, input));
 }
 
 std::vector<sherd::Module*> Bert::layers() {

@@ -152,6 +152,7 @@ Variable Gpt2::Forward(const TextInput& input) {
     case Head::kLanguageModel:
       break;
   }
+  h = ForLogits(h, input);
   return head_ ? (*head_)(h) : Linear(h, embedding_.weight());
 }
 

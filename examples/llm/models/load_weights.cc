@@ -48,9 +48,14 @@ std::string ShapeText(const std::vector<int64_t>& shape) {
 // Compares the tensors of a folder with what a model is made of.
 class Comparison {
  public:
+  // With `copies`, second copies of tied weights are read and compared: one rank is enough.
   Comparison(const TextModel& model, const SafetensorsIndex& index,
-             const LoadWeightsOptions& options)
-      : model_(model), index_(index), options_(options), prefix_(model.base_prefix()) {
+             const LoadWeightsOptions& options, bool copies)
+      : model_(model),
+        index_(index),
+        options_(options),
+        copies_(copies),
+        prefix_(model.base_prefix()) {
     const auto& tensors = index.tensors();
     has_prefix_ = std::any_of(tensors.begin(), tensors.end(), [&](const auto& tensor) {
       return std::string_view(tensor.first).starts_with(prefix_);
@@ -121,7 +126,7 @@ class Comparison {
     known_.insert(name);
     const SafetensorsIndex::Place* const copy = index_.Find(name);
     const SafetensorsIndex::Place* const weight = index_.Find(same);
-    if (copy == nullptr || weight == nullptr) return;
+    if (!copies_ || copy == nullptr || weight == nullptr) return;
     if (copy->entry->shape == weight->entry->shape && copy->entry->dtype == weight->entry->dtype &&
         std::ranges::equal(copy->bytes(), weight->bytes())) {
       return;
@@ -133,6 +138,7 @@ class Comparison {
   const TextModel& model_;
   const SafetensorsIndex& index_;
   const LoadWeightsOptions& options_;
+  const bool copies_;
   const std::string_view prefix_;
   bool has_prefix_ = false;
   std::set<std::string, std::less<>> known_;
@@ -177,7 +183,7 @@ absl::StatusOr<LoadWeightsReport> LoadWeights(const std::string& folder, const T
   const absl::StatusOr<SafetensorsIndex> index = SafetensorsIndex::Open(folder);
   absl::Status good = index.ok() ? CheckMemory(model) : index.status();
   std::optional<Comparison> comparison;
-  if (good.ok()) good = comparison.emplace(model, *index, options).Run();
+  if (good.ok()) good = comparison.emplace(model, *index, options, group.rank() == 0).Run();
   if (good = sherd::AgreeOn(group, good, What()); !good.ok()) return good;
   for (const Source& source : comparison->sources) Fill(source);
   return std::move(comparison->report);

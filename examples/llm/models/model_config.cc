@@ -149,9 +149,12 @@ absl::StatusOr<ModelConfig> ParseModelConfig(const std::string& name, std::strin
     config.sizes = With(ReadGpt2Config(reader), head, options.dtype);
   } else if (type == "bert") {
     config.sizes = With(ReadBertConfig(reader), head, options.dtype);
-  } else if (reader.Has("model_type")) {
+  } else {
     ConfigReader of_type(name, *object);
-    of_type.Refuse("model_type", "known are llama, mistral, qwen2, qwen3, gpt2 and bert");
+    of_type.Text("model_type", std::nullopt);
+    if (of_type.status().ok()) {
+      of_type.Refuse("model_type", "known are llama, mistral, qwen2, qwen3, gpt2 and bert");
+    }
     return of_type.status();
   }
   if (absl::Status good = reader.status(); !good.ok()) return good;

@@ -31,7 +31,8 @@ struct LoadWeightsReport {
 // F32, F64, BF16 or F16, whatever the model's dtype. Buffers that older folders carry, such as
 // "rotary_emb.inv_freq", are passed over; a tied weight that a folder has twice has to be the same.
 // COLLECTIVE over `group`; a model that is not sharded, or a new head, has to be initialised first.
-// Cost: each rank reads the headers and the range of each tensor that it owns; memory of a buffer.
+// Cost: each rank reads the headers and the range of each tensor that it owns, rank 0 also second
+//   copies of tied weights; memory of a buffer.
 // Errors, the same on all ranks, with nothing changed: those of SafetensorsIndex::Open;
 //   kInvalidArgument that lists all that is missing, unexpected, of another shape or no float;
 //   kFailedPrecondition for a parameter without memory.

@@ -105,6 +105,11 @@ Variable Pool(const Variable& hidden, const Tensor& mask, Pooling pooling) {
   return Reshape(Matmul(wide ? weights : Cast(weights, hidden.dtype()), hidden), {rows, channels});
 }
 
+Variable ForLogits(const Variable& hidden, const TextInput& input) {
+  if (input.logits_at < 0) return hidden;
+  return Slice(hidden, 1, input.logits_at, input.logits_at + 1);
+}
+
 Variable Embed(const Variable& hidden, const Tensor& mask, const HeadOptions& head) {
   const Variable rows = Pool(hidden, mask, head.pooling);
   return head.normalize ? L2Normalize(rows) : rows;

@@ -45,6 +45,8 @@ struct TextInput {
   sherd::Tensor positions = {};
   sherd::Tensor mask = {};         // [B, T], nonzero where there is a token; undefined: everywhere
   sherd::Tensor token_types = {};  // [B, T]; undefined: zeros. Of encoders.
+  // A language model's logits of this position of every row alone, [B, 1, V]; -1: of all.
+  int64_t logits_at = -1;
 };
 
 inline void VisitVariables(TextInput& input, const sherd::VariableVisitor& visit) {
@@ -99,6 +101,9 @@ void CheckInput(const TextModel& model, const TextInput& input, Head head);
 
 // One vector of each row. Shapes: hidden [B, T, C], mask [B, T] or undefined, result [B, C].
 sherd::Variable Pool(const sherd::Variable& hidden, const sherd::Tensor& mask, Pooling pooling);
+
+// The hidden states that a language model makes logits of: all, or those of logits_at.
+sherd::Variable ForLogits(const sherd::Variable& hidden, const TextInput& input);
 
 // An embedding from hidden states, as the options say.
 sherd::Variable Embed(const sherd::Variable& hidden, const sherd::Tensor& mask,
