@@ -33,6 +33,10 @@ struct LossTerm {
   double weight = 1.0;
   // Of kGiven: what the sum over all ranks and micro-batches is divided by. Positive.
   double divisor = 0.0;
+  // The loss talks to the other ranks (shard/gather_rows.h), so every rank has to compute it in
+  // every micro-batch. A batch without items is then handed out too, and ranks that hold different
+  // numbers of micro-batches are an error on all of them.
+  bool collective = false;
 };
 
 // What a batch holds of one loss, known from its labels before the forward. A callable that returns

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "sherd/autograd/internal/hooks.h"
 #include "sherd/autograd/tape.h"
 #include "sherd/runtime/base/error.h"
@@ -42,6 +43,7 @@ bool WindowState::Add(std::span<const BatchCount> counts) {
   size_t k = 0;
   for (size_t t = 0; t < terms_.size(); ++t) {
     const LossTerm& term = shared_->options.losses[t];
+    something |= term.collective;
     if (term.divide_by == Divisor::kGiven || term.divide_by == Divisor::kMicroBatches) {
       something = true;
       continue;
@@ -74,10 +76,22 @@ bool WindowState::Agree() {
   CheckClean();
   AgreeOnCounts();
   if (given_everywhere_ == 0) return false;
-  if (rounds_ > 0 && !AllHave(rounds_ - 1))
-    shared_->context->announcer().CheckUnits(shared_->units);
+  if (rounds_ > 0 && !AllHave(rounds_ - 1)) CheckFollowed();
   Open();
   return true;
+}
+
+void WindowState::CheckFollowed() const {
+  for (const LossTerm& term : terms()) {
+    if (!term.collective) continue;
+    ThrowInvalidArgument(
+        absl::StrCat("loss '", term.name, "' talks to the other ranks, and they hold ",
+                     absl::StrJoin(holds_, ", "),
+                     " micro-batches: give all ranks the same number, with no rows where there are "
+                     "none"),
+        {.op = "window"});
+  }
+  shared_->context->announcer().CheckUnits(shared_->units);
 }
 
 void WindowState::Open() {
@@ -183,11 +197,9 @@ bool WindowState::AgreeOnRound(bool has) {
   std::vector<bool> has_it;
   for (int64_t n : who) has_it.push_back(n % 2 != 0);
   if (std::find(has_it.begin(), has_it.end(), true) == has_it.end()) return false;
-  if (std::find(has_it.begin(), has_it.end(), false) != has_it.end()) {
-    shared_->context->announcer().CheckUnits(shared_->units);
-  }
   holds_.resize(has_it.size(), 0);
   for (size_t r = 0; r < has_it.size(); ++r) holds_[r] += has_it[r] ? 1 : 0;
+  if (std::find(has_it.begin(), has_it.end(), false) != has_it.end()) CheckFollowed();
   Begin(rounds_++, has_it);
   if (!has && several_ranks()) shared_->context->announcer().Follow();
   return true;
@@ -287,7 +299,8 @@ void WindowState::Seed(std::span<const LossSum> losses, std::vector<Variable>& r
   const double scale = scaler != nullptr ? scaler->scale() : 1.0;
   for (const bool with_empty : {false, true}) {
     for (size_t t = 0; t < losses.size(); ++t) {
-      if (!losses[t].value.defined() || (IsEmpty(t, losses[t]) && !with_empty)) continue;
+      const bool skips = IsEmpty(t, losses[t]) && !terms()[t].collective && !with_empty;
+      if (!losses[t].value.defined() || skips) continue;
       const double divisor = streaming_ ? 1.0 : DividedBy(t);
       const double weight = shared_->options.losses[t].weight;
       const Tensor& value = losses[t].value.value();

@@ -99,6 +99,9 @@ class WindowState {
   };
   bool several_ranks() const { return shared_->ranks() > 1; }
   void CheckClean() const;
+  // Of micro-batches that only some ranks have. Errors: kInvalidArgument on all ranks if those
+  // without one cannot follow.
+  void CheckFollowed() const;
   // The first agreement is done: the window is open.
   void Open();
   void AgreeOnCounts();
