@@ -23,7 +23,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LES
 endif()
 if(SHERD_SANITIZE)
   target_compile_options(sherd_compile_options INTERFACE
-    -fsanitize=${SHERD_SANITIZE} -fno-sanitize-recover=all -g -fno-omit-frame-pointer)
+    -fsanitize=${SHERD_SANITIZE} -fno-sanitize-recover=all -g1 -fno-omit-frame-pointer)
   target_link_options(sherd_compile_options INTERFACE -fsanitize=${SHERD_SANITIZE})
 endif()
 

@@ -87,7 +87,7 @@ for program in "$here"/bin/gpu_*_test; do
   part "$(basename "$program")" 60 "$program"
 done
 part parity_gloo_on_one_device 90 "$here/bin/gpu_device_parity_test" --gtest_filter='*Staged*'
-part parity_nccl_1 30 env SHERD_TEST_DEVICE=0 "$here/bin/gpu_device_parity_test" --gtest_filter='*OneRank*'
+part parity_nccl_1 30 env SHERD_TEST_DEVICE=0 "$here/bin/gpu_device_parity_test" --gtest_filter='*Nccl/W1'
 part parity_nccl_2_on_one_device 60 one_device_hosts 2 "$here/bin/gpu_device_parity_test" --gtest_filter='*Launched*'
 for n in 2 4 8; do
   name=parity_nccl_$n

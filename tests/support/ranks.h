@@ -16,6 +16,11 @@ struct RankOptions {
   int threads = 1;                         // compute threads of each rank's device
   int64_t piece_bytes = int64_t{1} << 20;  // see WorldOptions
   LogSink log;
+  // Where the ranks compute; see WorldOptions.
+  DeviceKind device = DeviceKind::kCpu;
+  int cuda_index = -1;  // -1: of the rank's number
+  int64_t cuda_memory_bytes = 0;
+  GroupDriver driver = GroupDriver::kAuto;
   // Wraps each rank's group, e.g. in MakeRecordingGroup or MakeDelayedGroup.
   std::function<std::shared_ptr<ProcessGroup>(std::shared_ptr<ProcessGroup>)> wrap_group;
 };

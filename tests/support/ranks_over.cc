@@ -33,7 +33,11 @@ void RunRank(const std::shared_ptr<Store>& store, int rank, int size,
   try {
     absl::StatusOr<World> world =
         World::FromStore(store, rank, size,
-                         {.threads = options.threads,
+                         {.device = options.device,
+                          .cuda_index = options.cuda_index,
+                          .cuda_memory_bytes = options.cuda_memory_bytes,
+                          .driver = options.driver,
+                          .threads = options.threads,
                           .rendezvous_timeout = options.rendezvous_timeout,
                           .collective_timeout = options.collective_timeout,
                           .piece_bytes = options.piece_bytes,
