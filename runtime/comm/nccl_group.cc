@@ -190,7 +190,7 @@ class NcclGroup final : public ProcessGroup {
 
   // Whether all buffers are the device's. Nothing, or what lies nowhere, goes with the others.
   bool OnDevice(const CollectiveCall& call, std::initializer_list<const void*> buffers) const {
-    link_->ThrowIfFailed();
+    ThrowIfError(Failure());
     int64_t owned = 0, others = 0;
     for (const void* buffer : buffers) {
       if (buffer == nullptr) continue;

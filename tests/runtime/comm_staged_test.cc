@@ -3,14 +3,13 @@
 #include "sherd/runtime/comm/staged_group.h"
 
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "sherd/runtime/core/allocator.h"
 #include "tests/runtime/comm_support.h"
+#include "tests/runtime/device_numbers.h"
 #include "tests/runtime/fake_device.h"
 #include "tests/support/ranks.h"
 
@@ -20,36 +19,11 @@ namespace {
 using testing::CountsOf;
 using testing::ExpectHas;
 using testing::MakeFakeDevice;
+using testing::Numbers;
 using testing::RunFailing;
 using testing::RunRanks;
 using testing::Thrown;
-
-// i32 in the memory of a device.
-class Numbers {
- public:
-  Numbers(const Device& device, std::vector<int32_t> values)
-      : device_(device), bytes_(static_cast<int64_t>(values.size()) * 4) {
-    data_ = device_.allocator().Allocate(bytes_, MemoryCategory::kBuffer);
-    device_.CopyFromHost(data_, values.data(), bytes_);
-  }
-  ~Numbers() { device_.allocator().Free(data_, bytes_, MemoryCategory::kBuffer); }
-  Numbers(const Numbers&) = delete;
-  Numbers& operator=(const Numbers&) = delete;
-
-  int32_t* data() { return static_cast<int32_t*>(data_); }
-  std::vector<int32_t> Read() const {
-    std::vector<int32_t> values(static_cast<size_t>(bytes_ / 4));
-    device_.CopyToHost(values.data(), data_, bytes_);
-    return values;
-  }
-
- private:
-  const Device device_;
-  const int64_t bytes_;
-  void* data_;
-};
-
-using Values = std::vector<int32_t>;
+using testing::Values;
 
 TEST(CommStaged, EitherBufferMayBeTheHosts) {
   RunRanks(2, [](World& w) {

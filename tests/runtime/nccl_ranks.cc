@@ -1,7 +1,9 @@
 // RunRanks over NCCL of the emulator, each rank with a device of its own and every buffer in its
-// memory. Sums are taken in rank order, since the tests ask for the bits that gives.
+// memory. Sums are taken in rank order, since the tests ask for the bits that gives, and ranks
+// compare their calls.
 #include <utility>
 
+#include "sherd/runtime/comm/checked_group.h"
 #include "sherd/runtime/comm/nccl_group.h"
 #include "sherd/runtime/cuda/cuda_device.h"
 #include "tests/runtime/through_device.h"
@@ -19,7 +21,7 @@ void RunRanks(int world_size, const std::function<void(World&)>& body, RankOptio
         absl::StatusOr<std::unique_ptr<ProcessGroup>> group =
             ConnectNccl(std::move(gloo), *device, {.staging_bytes = 64 << 10, .rank_order = true});
         ThrowIfError(group.status());
-        return MakeThroughDevice(*std::move(group), *device);
+        return MakeThroughDevice(MakeCheckedGroup(*std::move(group)), *device);
       },
       world_size, body, std::move(options));
 }
