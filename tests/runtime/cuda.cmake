@@ -4,6 +4,10 @@ if(COMMAND sherd_emulated_sources)
   sherd_test(cuda_emulator_test LIBS cuda_emulator_kernels LABELS tsan asan)
   sherd_test(cuda_emulator_gemm_test LIBS cuda_emulator LABELS asan)
   sherd_test(cuda_emulator_nccl_test LIBS cuda_emulator LABELS tsan asan)
+  find_program(SHERD_PYTHON NAMES python3 PATHS /usr/bin NO_DEFAULT_PATH)
+  find_program(SHERD_PYTHON NAMES python3 REQUIRED)
+  sherd_script_test(cuda_emulator_headers_test
+    COMMAND ${SHERD_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/cuda_emulator_headers_test.py)
 endif()
 
 # The backend's kernels, run by the emulator, beside those of the CPU.

@@ -1,9 +1,9 @@
 # cuda_emulator                    see README.md; sherd_test_cuda_emulator is the same
 # sherd_emulated_sources(<name> SOURCES <files> [LIBS <targets>] [OBJECT])
 #
-# Defines the static library <name>, or an object library, of sources written for CUDA, compiled by the C++ compiler against the
-# emulator, with SHERD_CUDA_EMULATED defined. Where no emulator can be, this file is not included; test
-# with if(COMMAND sherd_emulated_sources).
+# Defines the static library <name>, or an object library, of sources written for CUDA, compiled by the C++
+# compiler against the emulator, with SHERD_CUDA_EMULATED defined. Where no emulator can be, this file is
+# not included; test with if(COMMAND sherd_emulated_sources).
 
 set(SHERD_CUDA_EMULATOR ${CMAKE_CURRENT_LIST_DIR})
 set(sources block.cc copy.cc cublas_lt.cc driver.cc exchange.cc fiber.cc memory.cc mma.cc nccl.cc runtime.cc stream.cc)
@@ -24,7 +24,8 @@ function(sherd_emulated_sources name)
   endif()
   foreach(source IN LISTS EMULATED_SOURCES)
     if(source MATCHES "[.]cu$")
-      set_source_files_properties(${source} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-x;c++;-Wno-unknown-pragmas;-Wno-maybe-uninitialized")
+      set_source_files_properties(${source} PROPERTIES LANGUAGE CXX
+        COMPILE_OPTIONS "-x;c++;-Wno-unknown-pragmas;-Wno-maybe-uninitialized")
     endif()
   endforeach()
   add_library(${name} ${kind} EXCLUDE_FROM_ALL ${EMULATED_SOURCES})

@@ -166,7 +166,7 @@ typedef enum cudaLaunchAttributeID {
   cudaLaunchAttributePriority = 8
 } cudaLaunchAttributeID;
 
-typedef union cudaLaunchAttributeValue {
+typedef union alignas(8) cudaLaunchAttributeValue {
   char pad[64];
   int cooperative;
   int programmaticStreamSerializationAllowed;
