@@ -8,7 +8,8 @@
 #include "sherd/runtime/cuda/types.h"
 
 // Products of 16-bit matrices by a warp on tensor cores, from tiles in shared memory. For .cu
-// files; the one header with PTX.
+// files; the
+// one header with PTX. Rows of tiles begin on 16 bytes.
 //
 // What lane l holds, with g = l / 4 and c = 2 (l % 4), two elements of a row or column in a word:
 //   a [16, 16]: (g, c), (g + 8, c), (g, c + 8), (g + 8, c + 8), each with its right neighbour;
@@ -67,39 +68,65 @@ __device__ __forceinline__ float FastExp2(float x) {
 #endif
 }
 
-// The two elements from `at` on, which is at an even place.
-template <typename T>
-__device__ __forceinline__ uint32_t PairAt(const T* at) {
-  return *reinterpret_cast<const uint32_t*>(at);
+// Loads four 8 x 8 matrices. row_of(l) is where row l % 8 of matrix l / 8 begins, on 16 bytes. A
+// lane gets (lane / 4, c) of each and its right neighbour, c = 2 (lane % 4); kTransposed, (c, lane
+// / 4) and its lower neighbour. All 32 lanes call it. Source: the PTX manual on ldmatrix.
+template <bool kTransposed, typename Row>
+__device__ __forceinline__ void LoadMatrices(uint32_t (&words)[4], const Row& row_of) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#if defined(__CUDA_ARCH__)
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(row_of(lane)));
+  if constexpr (kTransposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(at)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(at)
+                 : "memory");
+  }
+#else
+  for (int m = 0; m < 4; ++m) {
+    const int i = lane / 4, c = lane % 4 * 2;
+    const auto low = kTransposed ? row_of(8 * m + c)[i] : row_of(8 * m + i)[c];
+    const auto high = kTransposed ? row_of(8 * m + c + 1)[i] : row_of(8 * m + i)[c + 1];
+    words[m] = low.bits | static_cast<uint32_t>(high.bits) << 16;
+  }
+#endif
 }
 
 // The fragment of a matrix whose rows are `pitch` elements apart, from `tile` on.
 template <typename T>
 __device__ __forceinline__ void LoadA(uint32_t (&a)[4], const T* tile, int pitch) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const T* const at = tile + lane / 4 * pitch + lane % 4 * 2;
-  a[0] = PairAt(at);
-  a[1] = PairAt(at + 8 * pitch);
-  a[2] = PairAt(at + 8);
-  a[3] = PairAt(at + 8 * pitch + 8);
+  LoadMatrices<false>(a, [&](int l) { return tile + l % 16 * pitch + l / 16 * 8; });
 }
 
-// The fragment of b whose transpose has rows `pitch` elements apart, from `tile` on.
+// Two fragments of b, of columns 0 to 7 and 8 to 15.
+struct PairOfB {
+  uint32_t words[4];
+};
+
+// d0 and d1 += a times the two.
 template <typename T>
-__device__ __forceinline__ void LoadTransposedB(uint32_t (&b)[2], const T* tile, int pitch) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const T* const at = tile + lane / 4 * pitch + lane % 4 * 2;
-  b[0] = PairAt(at);
-  b[1] = PairAt(at + 8);
+__device__ __forceinline__ void MultiplyAddPair(float (&d0)[4], float (&d1)[4],
+                                                const uint32_t (&a)[4], const PairOfB& b) {
+  MultiplyAdd<T>(d0, a, {b.words[0], b.words[1]});
+  MultiplyAdd<T>(d1, a, {b.words[2], b.words[3]});
 }
 
-// The fragment of b whose rows are `pitch` elements apart, from `tile` on.
+// Of a matrix [16, 16] whose transpose has rows `pitch` elements apart, from `tile` on.
 template <typename T>
-__device__ __forceinline__ void LoadB(uint32_t (&b)[2], const T* tile, int pitch) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const T* const at = tile + lane % 4 * 2 * pitch + lane / 4;
-  b[0] = at[0].bits | static_cast<uint32_t>(at[pitch].bits) << 16;
-  b[1] = at[8 * pitch].bits | static_cast<uint32_t>(at[9 * pitch].bits) << 16;
+__device__ __forceinline__ void LoadTransposedB(PairOfB& b, const T* tile, int pitch) {
+  LoadMatrices<false>(b.words,
+                      [&](int l) { return tile + (l / 16 * 8 + l % 8) * pitch + l / 8 % 2 * 8; });
+}
+
+// Of a matrix [16, 16] whose rows are `pitch` elements apart, from `tile` on.
+template <typename T>
+__device__ __forceinline__ void LoadB(PairOfB& b, const T* tile, int pitch) {
+  LoadMatrices<true>(b.words, [&](int l) { return tile + l % 16 * pitch + l / 16 * 8; });
 }
 
 }  // namespace sherd::cuda

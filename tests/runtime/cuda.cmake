@@ -13,8 +13,8 @@ endif()
 # The backend's kernels, run by the emulator, beside those of the CPU.
 if(TARGET sherd_cuda_emulated)
   sherd_test(cuda_emulated_backend_test LIBS sherd_cuda_emulated sherd::kernels LABELS cuda_build asan)
-  foreach(test elementwise optimizer_step random reduce)
+  foreach(test elementwise matmul optimizer_step random reduce)
     sherd_test(cuda_${test}_test SOURCES cuda_${test}_test.cc ${PROJECT_SOURCE_DIR}/tests/support/accelerator.cc
-      LIBS sherd_cuda_emulated sherd::kernels LABELS cuda_build asan)
+      LIBS sherd_cuda_emulated sherd::kernels sherd::matmul LABELS cuda_build asan)
   endforeach()
 endif()

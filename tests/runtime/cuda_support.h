@@ -144,4 +144,15 @@ inline void ExpectSame(const Pair& x, const std::string& what, double tolerance 
   }
 }
 
+// The values of a tensor of either device, with FromTensor's check of what lies around them.
+inline std::vector<double> HostValues(const Tensor& x) {
+  if (x.device().backend() == nullptr) return FromTensor(x);
+  const Storage& from = *x.storage();
+  Ref<Storage> to = MakeRef<Storage>(Device::Cpu(), from.bytes(), MemoryCategory::kBuffer);
+  to->Allocate();
+  if (from.bytes() > 0) x.device().CopyToHost(to->data(), from.data(), from.bytes());
+  return FromTensor(
+      Tensor::View(std::move(to), x.offset_elems(), x.dtype(), x.shape(), x.strides()));
+}
+
 }  // namespace sherd::kernels::test

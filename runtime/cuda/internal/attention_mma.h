@@ -69,10 +69,10 @@ __device__ __forceinline__ void MultiplyRows(const T* a, const T* b, Scores& s) 
     uint32_t left[4];
     LoadA(left, a + Lane{}.first * kPitch + c, kPitch);
 #pragma unroll
-    for (int n = 0; n < kMmaTile / 8; ++n) {
-      uint32_t right[2];
+    for (int n = 0; n < kMmaTile / 8; n += 2) {
+      PairOfB right;
       LoadTransposedB(right, b + n * 8 * kPitch + c, kPitch);
-      MultiplyAdd<T>(s[n], left, right);
+      MultiplyAddPair<T>(s[n], s[n + 1], left, right);
     }
   }
 }
@@ -88,10 +88,10 @@ __device__ __forceinline__ void AddTileProduct(const Scores& p, const T* b,
                               PackPair<T>(p[2 * j + 1][0], p[2 * j + 1][1]),
                               PackPair<T>(p[2 * j + 1][2], p[2 * j + 1][3])};
 #pragma unroll
-    for (int n = 0; n < kColumns / 8; ++n) {
-      uint32_t right[2];
+    for (int n = 0; n < kColumns / 8; n += 2) {
+      PairOfB right;
       LoadB(right, b + j * 16 * kPitch + n * 8, kPitch);
-      MultiplyAdd<T>(out[n], left, right);
+      MultiplyAddPair<T>(out[n], out[n + 1], left, right);
     }
   }
 }
