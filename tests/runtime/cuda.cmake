@@ -17,4 +17,6 @@ if(TARGET sherd_cuda_emulated)
     sherd_test(cuda_${test}_test SOURCES cuda_${test}_test.cc ${PROJECT_SOURCE_DIR}/tests/support/accelerator.cc
       LIBS sherd_cuda_emulated sherd::kernels sherd::matmul LABELS cuda_build asan)
   endforeach()
+  sherd_test(cuda_attention_test SOURCES cuda_attention_test.cc ${PROJECT_SOURCE_DIR}/tests/support/accelerator.cc
+    LIBS sherd_cuda_emulated sherd::kernels sherd::matmul LABELS cuda_build TIMEOUT 900)
 endif()
