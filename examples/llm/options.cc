@@ -105,6 +105,8 @@ const std::vector<Flag<Options>>& Flags() {
        "steps between saved states in DIR/states; 0: none. With it, SIGTERM saves and ends",
        IntegerFlag(&O::save_every, 0)},
       {"keep", "N", "saved states that stay, the newest; 0: all", IntegerFlag(&O::keep, 0)},
+      {"export", "DIR", "where the trained model is written as a Hugging Face folder",
+       TextFlag(&O::export_to, "a folder")},
       {"resume", "", "go on from the newest state in --out, or begin where there is none",
        SwitchFlag(&O::resume, true)},
       {"timeout",

@@ -60,6 +60,7 @@ struct Options {
   int64_t log_every = 10;                      // steps between progress lines
   int64_t save_every = 0;                      // steps between saved states in out/states; 0: none
   int64_t keep = 2;                            // of which so many newest stay; 0: all
+  std::string export_to;                       // a folder for the trained model; empty: none
   bool resume = false;                         // go on from the newest of them, if there is one
   absl::Duration timeout = absl::Seconds(60);  // for a peer that does not come or answer
 

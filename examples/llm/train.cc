@@ -30,6 +30,7 @@
 #include "sherd/runtime/comm/failure_file.h"
 #include "sherd/runtime/comm/launch.h"
 #include "sherd/runtime/comm/world.h"
+#include "sherd/runtime/io/safetensors_folder.h"
 #include "sherd/shard/state.h"
 
 namespace llm {
@@ -150,8 +151,11 @@ absl::StatusOr<int> Run(const Options& given, const sherd::LaunchInfo& launch,
   const auto state = StateToResume(options, world);
   if (!state.ok()) return state.status();
   Output output;
-  const absl::Status opened =
-      speaks ? output.Open(options, launch, state->second) : absl::OkStatus();
+  absl::Status opened = absl::OkStatus();
+  if (speaks && !options.export_to.empty()) {
+    opened = sherd::SafetensorsFolderWriter::Check(options.export_to);
+  }
+  if (speaks && opened.ok()) opened = output.Open(options, launch, state->second);
   if (absl::Status status = sherd::AgreeOn(world.group(), opened); !status.ok()) return status;
   if (speaks) {
     std::printf("%s\n", Announcement(options, launch, *data).c_str());

@@ -21,6 +21,7 @@
 #include "sherd/autograd/optim/schedule.h"
 #include "sherd/autograd/tape.h"
 #include "sherd/checkpoint/checkpoint.h"
+#include "sherd/runtime/comm/agree.h"
 #include "sherd/runtime/core/allocator.h"
 #include "sherd/shard/fully_shard.h"
 #include "sherd/shard/state.h"
@@ -105,6 +106,8 @@ class Trainer {
   // Takes up the state that the hooks name, or the weights of --init.
   absl::Status Begin();
   absl::Status Run();
+  // Writes the trained model where the options ask for it.
+  absl::Status Export();
   TrainingResult Finish();
 
  private:
@@ -305,6 +308,16 @@ absl::Status Trainer::Run() {
   return EndSave();
 }
 
+absl::Status Trainer::Export() {
+  if (options_.export_to.empty() || result_.stopped_at) return absl::OkStatus();
+  const auto saved = SavePretrained(options_.export_to, config_, *model_, world_.group(),
+                                    {.dtype = sherd::DType::kF32});
+  if (!saved.ok()) return saved.status();
+  const bool copies = world_.rank() == 0 && !options_.init.empty();
+  return sherd::AgreeOn(
+      world_.group(), copies ? CopyTokenizer(options_.init, options_.export_to) : absl::OkStatus());
+}
+
 TrainingResult Trainer::Finish() {
   result_.memory = PeaksByCategory(device_);
   if (!result_.stopped_at) result_.sample = Sample();
@@ -345,6 +358,7 @@ absl::StatusOr<TrainingResult> TrainModel(const Options& options, const ModelCon
   Trainer trainer(options, config, world, data, hooks);
   if (absl::Status status = trainer.Begin(); !status.ok()) return status;
   if (absl::Status status = trainer.Run(); !status.ok()) return status;
+  if (absl::Status status = trainer.Export(); !status.ok()) return status;
   return trainer.Finish();
 }
 

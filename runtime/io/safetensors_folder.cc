@@ -34,7 +34,7 @@ absl::StatusOr<SafetensorsFolderWriter> SafetensorsFolderWriter::Create(
     const SafetensorsFolderOptions& options) {
   SafetensorsFolderWriter writer(folder, options);
   if (absl::Status split = writer.Split(std::move(tensors)); !split.ok()) return split;
-  if (absl::Status good = writer.CheckFolder(); !good.ok()) return good;
+  if (absl::Status good = Check(folder); !good.ok()) return good;
   if (absl::Status begun = writer.Begin(); !begun.ok()) return begun;
   return writer;
 }
@@ -66,23 +66,23 @@ absl::Status SafetensorsFolderWriter::Split(std::vector<SafetensorsSpec> tensors
   return absl::OkStatus();
 }
 
-absl::Status SafetensorsFolderWriter::CheckFolder() const {
+absl::Status SafetensorsFolderWriter::Check(const std::string& folder) {
   std::error_code error;
-  fs::create_directories(folder_, error);
+  fs::create_directories(folder, error);
   fs::directory_iterator files;
-  if (!error) files = fs::directory_iterator(folder_, error);
+  if (!error) files = fs::directory_iterator(folder, error);
   if (error) {
     return absl::Status(
         error == std::errc::permission_denied ? absl::StatusCode::kPermissionDenied
                                               : absl::StatusCode::kFailedPrecondition,
-        absl::StrCat("folder ", folder_, " cannot be made or read: ", error.message()));
+        absl::StrCat("folder ", folder, " cannot be made or read: ", error.message()));
   }
   for (const fs::directory_entry& file : files) {
     const std::string name = file.path().filename().string();
     if (name != kIndexFile && !(name.starts_with("model") && name.ends_with(".safetensors"))) {
       continue;
     }
-    return absl::AlreadyExistsError(absl::StrCat("folder ", folder_, " has ", name,
+    return absl::AlreadyExistsError(absl::StrCat("folder ", folder, " has ", name,
                                                  " already: remove it, or take another folder"));
   }
   return absl::OkStatus();

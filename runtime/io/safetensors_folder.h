@@ -36,6 +36,10 @@ class SafetensorsFolderWriter {
       const std::string& folder, std::vector<SafetensorsSpec> tensors,
       const SafetensorsFolderOptions& options = {});
 
+  // Whether Create would take the folder, which is made if there is none: for who writes much
+  // later.
+  static absl::Status Check(const std::string& folder);
+
   // The next bytes of the tensors, as SafetensorsWriter::Append.
   absl::Status Append(std::span<const uint8_t> bytes);
   // Ends the last file and writes the index. Returns the names of all files, without the folder's.
@@ -53,7 +57,6 @@ class SafetensorsFolderWriter {
   SafetensorsFolderWriter(std::string folder, SafetensorsFolderOptions options)
       : folder_(std::move(folder)), options_(std::move(options)) {}
   absl::Status Split(std::vector<SafetensorsSpec> tensors);
-  absl::Status CheckFolder() const;
   // Begins the file that comes next.
   absl::Status Begin();
   absl::Status WriteIndex() const;

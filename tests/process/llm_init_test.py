@@ -79,12 +79,15 @@ def check_init(runs):
     expect(len(state) == 1, "states are %s" % state)
     for model in ("still", "still/states", os.path.join("still/states", state[0])):
         expect(drawn(runs, "--model", runs.path(model), "--greedy", *draw) == of_folder, model + " differs")
-    train(runs, data, "moved", "--steps", "300", "--lr", "1e-2", "--save_every", "300", *flags)
+    train(runs, data, "moved", "--steps", "300", "--lr", "1e-2", "--save_every", "300", "--export",
+          runs.path("exported"), *flags)
     moved = drawn(runs, "--model", runs.path("moved"), "--greedy", *draw)
     expect(moved != of_folder, "training changed nothing")
     # What it learnt: 7 x + 3 modulo 40.
     learnt = drawn(runs, "--model", runs.path("moved"), "--greedy", "--prompt_tokens", "1,10,33", "--tokens", "4")
     expect(learnt == "34 1 10 33", "it says " + learnt)
+    expect(sorted(os.listdir(runs.path("exported"))) == ["config.json", "model.safetensors"], "other files")
+    expect(drawn(runs, "--model", runs.path("exported"), "--greedy", *draw) == moved, "the export differs")
 
 
 def check_resume(runs):
@@ -132,7 +135,8 @@ def check_text(runs):
     folder = runs.path("words")
     write_folder(folder, os.path.join(GOLDEN, "bpe", "smollm.json"))
     metrics, out = train(runs, runs.text, "told", "--init", folder, "--seq", "32", "--steps", "20", "--lr", "1e-2",
-                         "--save_every", "20", "--generate", "40", "--prompt", "in the")
+                         "--save_every", "20", "--generate", "40", "--prompt", "in the", "--export",
+                         runs.path("exported_words"))
     expect("nats per token" in out and "byte bigram" not in out, "not of tokens: " + out)
     expect(metrics[-1]["loss"] < metrics[0]["loss"] - 1.0, "it learnt nothing")
     expect(metrics[-1]["tokens"] <= 20 * 8 * 32, "more tokens than rows have")
@@ -141,6 +145,9 @@ def check_text(runs):
     again = drawn(runs, "--model", runs.path("told"), "--tokens", "20", "--temperature", "1", "--top_k", "20",
                   "--top_p", "0.9", "--seed", "4", stdin="in the")
     expect(text and text == again, "stdin and --prompt differ: %r and %r" % (text, again))
+    exported = drawn(runs, "--model", runs.path("exported_words"), "--tokens", "20", "--temperature", "1", "--top_k",
+                     "20", "--top_p", "0.9", "--seed", "4", stdin="in the")
+    expect(exported == text, "the export differs: %r and %r" % (exported, text))
     two = drawn(runs, "--model", runs.path("told"), "--prompt", "in the", "--tokens", "20", "--greedy",
                 launcher=mpirun(2))
     expect(two == drawn(runs, "--model", runs.path("told"), "--prompt", "in the", "--tokens", "20", "--greedy"),
@@ -191,6 +198,7 @@ def check_errors(runs):
     refused("config", "--init", runs.path("nowhere"))
     refused("has 32 positions, fewer than --seq 64", "--init", SMOLLM2, "--vocab", "40", "--seq", "64")
     refused("has 40 tokens, and the data has 50", "--init", SMOLLM2, "--vocab", "50", "--seq", "16")
+    refused("has model.safetensors already", "--export", SMOLLM2, "--init", SMOLLM2, "--vocab", "40", "--seq", "16")
     refused("no causal language model", "--init", os.path.join(GOLDEN, "models", "bert_mlm"), "--vocab", "40",
             "--seq", "12")
     refused("--model is missing", program=generate)
