@@ -302,6 +302,12 @@ void Unit::EndOfBackward() {
   gradients_.Reduce(sync_ == GradientSync::kFull);
 }
 
+void Unit::ReduceHeld() {
+  if (sync_ == GradientSync::kNone || !gradients_.pending()) return;
+  context_->WaitReductions(1);
+  gradients_.Reduce(sync_ == GradientSync::kFull);
+}
+
 Tensor Unit::LocalGradient(int i) { return used(i) ? HeldGradient(i) : Tensor(); }
 
 void Unit::SetTrainable(int i, bool trainable) {

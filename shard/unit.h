@@ -150,6 +150,7 @@ class Unit final : public StorageOwner {
   // known to be used or not: from the next EndBackward on that no recorded call is left to follow,
   // once for each call of this, soon after the reduction has ended. Null: not any more.
   void WhenWhole(std::function<void(Unit&)> done) { when_whole_ = std::move(done); }
+  bool awaits_whole() const { return when_whole_ != nullptr; }
   // What WhenWhole asked for, once the reduction is done; see ShardContext::RunWhole.
   void RunWhenWhole();
   // Forgets all gradients and gives their memory back.
@@ -160,6 +161,9 @@ class Unit final : public StorageOwner {
   // The outermost backward has ended: calls whose backward never came are forgotten, and what was
   // kept for them is reduced as far as sync() says. COLLECTIVE as FinishGradients.
   void EndOfBackward();
+  // Reduces what backwards with a shorter sync() have left, as far as it says now. COLLECTIVE as
+  // FinishGradients. REQUIRES: no call is open.
+  void ReduceHeld();
 
   // The reduced gradient of local(i), or an undefined tensor if there is none. Waits for
   // reductions.

@@ -1,0 +1,422 @@
+// A batch embedded in chunks gives the gradients of the whole batch at once: bit for bit with one
+// chunk, else to rounding, however the chunks lie on the ranks, with dropout, checkpoints, windows
+// and every way to reduce. And what it sends and holds.
+
+#include "sherd/shard/cached_step.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "sherd/runtime/comm/recording_group.h"
+#include "sherd/runtime/core/allocator.h"
+#include "sherd/shard/ranking_loss.h"
+#include "tests/contrastive/pairs.h"
+#include "tests/shard/ragged.h"
+
+namespace sherd::testing {
+namespace {
+
+// Consecutive pairs, as rows of one call of the model.
+struct Range {
+  int64_t begin = 0, end = 0;
+  int64_t pairs() const { return end - begin; }
+};
+
+std::vector<int64_t> SamplesOf(Range range) {
+  std::vector<int64_t> samples;
+  for (int64_t i = range.begin; i < range.end; ++i) samples.push_back(i);
+  return samples;
+}
+
+// What the model is given for a query (side 0) or a document (side 1).
+Variable InputRows(const Device& device, Range range, int side) {
+  std::vector<double> x;
+  for (int64_t i = range.begin; i < range.end; ++i) {
+    for (int64_t c = 0; c < ShardBlock::kChannels; ++c) {
+      x.push_back(std::sin(static_cast<double>(1 + 7 * i + 3 * c + 40 * side)));
+    }
+  }
+  return TensorOf<double>(device, x, {range.pairs(), ShardBlock::kChannels});
+}
+
+std::vector<Variable> Embed(RaggedRank& rank, Range range) {
+  const Device& device = rank.world.device();
+  return {rank.model(InputRows(device, range, 0)), rank.model(InputRows(device, range, 1))};
+}
+
+// How the batch lies on the ranks: pairs of each, and in how many chunks it takes them. 0: as a
+// plain step does.
+struct Way {
+  Cut pairs;
+  std::vector<int> chunks;
+  RaggedSetup setup = {};
+  CachedReduction reduction = CachedReduction::kEachChunk;
+  WindowSync sync = WindowSync::kCutEach;
+  bool apart = false;             // queries and documents in an Embed each
+  bool keeps_parameters = false;  // of a stage that does not cut them
+};
+
+// Parts of a range whose sizes differ by one at most.
+std::vector<Range> Divide(Range all, int parts) {
+  std::vector<Range> ranges;
+  for (int k = 0; k < parts; ++k) {
+    ranges.push_back(
+        {all.begin + all.pairs() * k / parts, all.begin + all.pairs() * (k + 1) / parts});
+  }
+  return ranges;
+}
+
+struct Outcome {
+  double loss = 0.0;
+  Whole gradients;
+};
+
+// The embeddings of this rank's pairs, cached or not.
+std::vector<Variable> EmbedBatch(RaggedRank& rank, Range own, int chunks, CachedReduction reduction,
+                                 bool apart = false) {
+  if (chunks == 0 && own.pairs() > 0) return Embed(rank, own);
+  const std::vector<Range> ranges = Divide(own, chunks);
+  std::vector<std::vector<int64_t>> samples;
+  for (const Range& range : ranges) samples.push_back(SamplesOf(range));
+  CachedStep cached(rank.model, {.reduction = reduction});
+  if (!apart) {
+    return cached.Embed(samples, [&rank, ranges](int64_t chunk) {
+      return Embed(rank, ranges[static_cast<size_t>(chunk)]);
+    });
+  }
+  std::vector<Variable> both;
+  for (const int side : {0, 1}) {
+    both.push_back(cached.Embed(samples, [&rank, ranges, side](int64_t chunk) {
+      const Range& range = ranges[static_cast<size_t>(chunk)];
+      return std::vector{rank.model(InputRows(rank.world.device(), range, side))};
+    })[0]);
+  }
+  return both;
+}
+
+Range OwnRange(World& world, const Way& way) {
+  const int64_t begin = Before(way.pairs, world.rank());
+  return {begin, begin + way.pairs[static_cast<size_t>(world.rank())]};
+}
+
+LossSum LossOf(RaggedRank& rank, Range range, const Way& way) {
+  const int chunks = way.chunks[static_cast<size_t>(rank.world.rank())];
+  const std::vector<Variable> e = EmbedBatch(rank, range, chunks, way.reduction, way.apart);
+  return RankingLoss({e[0], e[1]}, rank.world.mesh(), {.temperature = 0.5});
+}
+
+// Whether nothing of the model is gathered.
+void ExpectSharded(const RaggedRank& rank) {
+  for (const Unit* unit : UnitsOf(rank.model)) {
+    EXPECT_FALSE(unit->full(0).resident()) << unit->name();
+  }
+}
+
+// One window of one large batch.
+Outcome RunWay(World& world, const Way& way) {
+  RaggedRank rank(world, way.setup);
+  KeepStep optimizer(rank.model, &world.group());
+  Accumulation accumulation(
+      rank.model, {.sync = way.sync, .losses = {{.name = "ranking", .collective = true}}});
+  auto loader = LoaderFor(std::vector<Range>{OwnRange(world, way)});
+  auto window = accumulation.Next(loader, [](const Range& range) { return range.pairs(); });
+  Outcome outcome;
+  for (const Range& range : *window) {
+    const Recording on(rank.tape, {.seed = 5, .step = 1, .samples = SamplesOf(range)});
+    window->Backward(LossOf(rank, range, way));
+  }
+  if (world.size() > 1 && !way.keeps_parameters) ExpectSharded(rank);
+  outcome.loss = window->Finish(optimizer, 1e-3).loss;
+  outcome.gradients = optimizer.gradients;
+  EXPECT_FALSE(outcome.gradients.empty());
+  return outcome;
+}
+
+// A backward without a window: the units divide by the ranks, and the rest is done by hand.
+Outcome RunBare(World& world, const Way& way) {
+  RaggedRank rank(world, way.setup);
+  Outcome outcome;
+  const Range own = OwnRange(world, way);
+  const Recording on(rank.tape, {.seed = 5, .step = 1, .samples = SamplesOf(own)});
+  const LossSum loss = LossOf(rank, own, way);
+  double sum = loss.value.value().Item<double>();
+  rank.tape.Backward(loss.value, world.size() / 9.0);
+  world.group().AllReduce(&sum, 1, DType::kF64);
+  outcome.loss = sum / 9.0;
+  outcome.gradients = GradientsOf(rank.model, &world.group());
+  return outcome;
+}
+
+Outcome RunOn(const Way& way) {
+  Outcome outcome;
+  RunRanks(static_cast<int>(way.pairs.size()), [&](World& world) {
+    const Outcome mine = RunWay(world, way);
+    if (world.rank() == 0) outcome = mine;
+  });
+  return outcome;
+}
+
+// The joined batch of 9 pairs in a plain step of a plain model.
+Outcome Joined() { return RunOn({.pairs = {9}, .chunks = {0}, .setup = {.sharded = false}}); }
+
+TEST(CachedStepTest, OneChunkHasTheBitsOfAPlainStep) {
+  for (const bool checkpoint : {false, true}) {
+    for (const Cut& pairs : {Cut{9}, Cut{4, 5}, Cut{2, 4, 3}}) {
+      const std::vector<int> none(pairs.size(), 0), one(pairs.size(), 1);
+      RaggedSetup setup{.checkpoint = checkpoint};
+      // Blocks that compute in f32, too.
+      if (checkpoint) setup.options.precision = {.parameters = DType::kF32, .output = DType::kF64};
+      const Outcome plain = RunOn({.pairs = pairs, .chunks = none, .setup = setup});
+      const Outcome cached = RunOn({.pairs = pairs, .chunks = one, .setup = setup});
+      EXPECT_EQ(cached.loss, plain.loss);
+      EXPECT_EQ(cached.gradients, plain.gradients);
+    }
+  }
+}
+
+TEST(CachedStepTest, AnyChunksOnAnyRanksGiveTheJoinedBatch) {
+  const Outcome want = Joined();
+  const std::vector<Way> splits = {
+      {{9}, {2}},       {{9}, {8}},       {{4, 5}, {2, 2}},       {{4, 5}, {1, 3}},
+      {{9, 0}, {3, 0}}, {{0, 9}, {0, 4}}, {{3, 4, 2}, {3, 1, 2}}, {{4, 0, 5}, {2, 0, 5}}};
+  // Every split plain and with one of the others, in turn; each of those with every reduction.
+  for (size_t k = 0; k < splits.size(); ++k) {
+    const Way& split = splits[k];
+    for (const CachedReduction reduction :
+         {CachedReduction::kEachChunk, CachedReduction::kOncePerStep}) {
+      const bool once = reduction == CachedReduction::kOncePerStep;
+      for (const int form : {0, 1 + (static_cast<int>(k) + (once ? 1 : 0)) % 3}) {
+        Way way = split;
+        way.reduction = reduction;
+        way.setup.checkpoint = form == 1;
+        way.setup.checkpoint_outside = form == 2;
+        if (form == 3) way.setup.options.reduce_once = true;
+        SCOPED_TRACE(absl::StrCat("ranks ", split.pairs.size(), ", chunks of the last ",
+                                  split.chunks.back(), ", form ", form, ", reduction ",
+                                  static_cast<int>(reduction)));
+        const Outcome got = RunOn(way);
+        EXPECT_NEAR(got.loss, want.loss, 1e-12 * want.loss);
+        ExpectClose(got.gradients, want.gradients);
+      }
+    }
+  }
+}
+
+TEST(CachedStepTest, StagesAndSyncsGiveTheSame) {
+  const Outcome want = Joined();
+  for (const Stage& stage : {kDataParallel, kZero1, kZero2, kZero3}) {
+    for (const WindowSync sync : {WindowSync::kCutEach, WindowSync::kFullEach, WindowSync::kLast}) {
+      for (const CachedReduction reduction :
+           {CachedReduction::kEachChunk, CachedReduction::kOncePerStep}) {
+        Way way{.pairs = {5, 4}, .chunks = {3, 1}, .reduction = reduction, .sync = sync};
+        way.setup.options.stage = stage;
+        way.keeps_parameters = true;
+        const Outcome got = RunOn(way);
+        ExpectClose(got.gradients, want.gradients);
+      }
+    }
+  }
+}
+
+TEST(CachedStepTest, TwoOnOneTapeGoOnCountingCalls) {
+  const Outcome want = Joined();
+  for (const bool once : {false, true}) {
+    const auto reduction = once ? CachedReduction::kOncePerStep : CachedReduction::kEachChunk;
+    for (const bool reduce_once : {false, true}) {
+      Way way{.pairs = {5, 4, 0}, .chunks = {3, 1, 0}, .reduction = reduction, .apart = true};
+      way.setup.options.reduce_once = reduce_once;
+      ExpectClose(RunOn(way).gradients, want.gradients);
+    }
+  }
+}
+
+TEST(CachedStepTest, ABareBackwardLeavesWholeGradients) {
+  const Outcome want = Joined();
+  for (const bool once : {false, true}) {
+    const auto reduction = once ? CachedReduction::kOncePerStep : CachedReduction::kEachChunk;
+    RunRanks(3, [&](World& world) {
+      const Outcome got =
+          RunBare(world, {.pairs = {5, 0, 4}, .chunks = {3, 0, 2}, .reduction = reduction});
+      EXPECT_NEAR(got.loss, want.loss, 1e-12 * want.loss);
+      ExpectClose(got.gradients, want.gradients);
+    });
+  }
+}
+
+// Reduce-scatters of rank 0 in a step of 2 ranks.
+int64_t Reductions(int chunks, CachedReduction reduction) {
+  auto log = std::make_shared<CollectiveLog>();
+  RankOptions options;
+  options.wrap_group = [&](std::shared_ptr<ProcessGroup> group) {
+    const bool first = group->rank() == 0;
+    auto own = first ? log : std::make_shared<CollectiveLog>();
+    return std::shared_ptr<ProcessGroup>(MakeRecordingGroup(std::move(group), own));
+  };
+  RunRanks(
+      2,
+      [&](World& world) {
+        RunWay(world, {.pairs = {4, 5}, .chunks = {chunks, chunks}, .reduction = reduction});
+      },
+      options);
+  return log->count(CollectiveOp::kReduceScatter);
+}
+
+TEST(CachedStepTest, ReducesOncePerUnitAndStepOrInEachChunk) {
+  // The gather of the documents has one of its own. Each chunk calls the model twice: the root
+  // twice, block 0 four times, block 1 twice.
+  EXPECT_EQ(Reductions(3, CachedReduction::kOncePerStep), 1 + 3);
+  EXPECT_EQ(Reductions(3, CachedReduction::kEachChunk), 1 + 3 * 8);
+  EXPECT_EQ(Reductions(1, CachedReduction::kEachChunk), 1 + 8);
+}
+
+// Bytes of the embeddings, their gradients and scores: what may grow with the batch.
+int64_t PeakOf(int64_t pairs, int chunks) {
+  int64_t peak = 0;
+  RunRanks(1, [&](World& world) {
+    RaggedRank rank(world, {});
+    const CachingAllocator& allocator = world.device().allocator();
+    const auto step = [&] {
+      const Recording on(rank.tape, {.seed = 5, .step = 1});
+      const std::vector<Variable> e =
+          EmbedBatch(rank, {0, pairs}, chunks, CachedReduction::kEachChunk);
+      // A loss without scores: each query with its own document.
+      rank.tape.Backward(Sum(Mul(e[0], e[1])));
+      rank.tape.Reset();
+    };
+    step();
+    world.device().allocator().ResetPeaks();
+    step();
+    peak = allocator.stats().total.peak_bytes;
+  });
+  return peak;
+}
+
+TEST(CachedStepTest, MemoryIsConstantApartFromEmbeddings) {
+  // 16 pairs a chunk. Embeddings are two of 3 f64 for each pair; the loss holds them, while they
+  // are joined once more, or their gradients, the product and its gradient.
+  const int64_t small = PeakOf(16, 1);
+  const int64_t large = PeakOf(16 * 32, 32);
+  const int64_t embeddings = 16 * 31 * 3 * 8 * 2;
+  std::printf("peak of 1 chunk %lld bytes, of 32 %lld; embeddings of 31 more %lld bytes\n",
+              static_cast<long long>(small), static_cast<long long>(large),
+              static_cast<long long>(embeddings));
+  EXPECT_LE(large - small, 4 * embeddings);
+  // A plain step of the same batch holds what its ops save.
+  EXPECT_GT(PeakOf(16 * 32, 1), small + 8 * embeddings);
+}
+
+TEST(CachedStepTest, WhatChunksReadFromOutsideGetsItsGradient) {
+  RunRanks(1, [](World& world) {
+    RaggedRank rank(world, {.sharded = false});
+    const Range all{0, 7};
+    const std::vector<Range> ranges = Divide(all, 3);
+    std::vector<std::vector<double>> gradients;
+    for (const bool in_chunks : {false, true}) {
+      const Variable gain = Variable::Leaf(TensorOf<double>(world.device(), {1, 2, -3}, {3}));
+      const Recording on(rank.tape, {.seed = 5, .step = 1, .samples = SamplesOf(all)});
+      const Variable twice = Mul(gain, gain);
+      const auto encode = [&](Range range) {
+        std::vector<Variable> e = Embed(rank, range);
+        return std::vector<Variable>{Mul(e[0], twice), Mul(e[1], gain)};
+      };
+      std::vector<Variable> e;
+      if (in_chunks) {
+        CachedStep cached(rank.model);
+        e = cached.Embed({SamplesOf(ranges[0]), SamplesOf(ranges[1]), SamplesOf(ranges[2])},
+                         [&](int64_t chunk) { return encode(ranges[static_cast<size_t>(chunk)]); });
+      } else {
+        e = encode(all);
+      }
+      rank.tape.Backward(RankingLoss({e[0], e[1]}, world.mesh()).value);
+      gradients.push_back(gain.grad().ToHost<double>());
+      rank.tape.Reset();
+    }
+    EXPECT_LT(RelativeError(gradients[1], gradients[0]), 1e-12);
+    EXPECT_GT(std::abs(gradients[0][0]), 1e-3);
+  });
+}
+
+std::vector<std::string> TextsOf(int ranks, const std::function<void(RaggedRank&)>& body) {
+  std::mutex mutex;
+  std::vector<std::string> texts(static_cast<size_t>(ranks));
+  const auto run = [&](World& world) {
+    RaggedRank rank(world, {});
+    const std::string text = ErrorOf([&] { body(rank); });
+    const std::lock_guard<std::mutex> lock(mutex);
+    texts[static_cast<size_t>(world.rank())] = text;
+  };
+  ErrorOf([&] { RunRanks(ranks, run); });  // a group that was aborted ends with an error
+  return texts;
+}
+
+TEST(CachedStepTest, ErrorsReachAllRanks) {
+  const auto embed = [](RaggedRank& rank, int chunks, const CachedStep::Encode& encode) {
+    const Recording on(rank.tape, {.seed = 5, .step = 1, .samples = {0}});
+    CachedStep cached(rank.model);
+    const std::vector<Variable> e =
+        cached.Embed(std::vector<std::vector<int64_t>>(static_cast<size_t>(chunks)), encode);
+    rank.tape.Backward(RankingLoss({e[0], e[1]}, rank.world.mesh()).value);
+  };
+  const auto good = [](RaggedRank& rank) {
+    return [&rank](int64_t chunk) { return Embed(rank, {chunk, chunk + 1}); };
+  };
+  for (const std::string& text :
+       TextsOf(2, [&](RaggedRank& rank) { embed(rank, 0, good(rank)); })) {
+    EXPECT_TRUE(Contains(text, "no rank has a chunk"));
+  }
+  // One rank throws in the first run of a chunk, or in the second.
+  for (const bool in_recompute : {false, true}) {
+    for (const std::string& text : TextsOf(2, [&](RaggedRank& rank) {
+           embed(rank, 2, [&, in_recompute](int64_t chunk) {
+             if (rank.world.rank() == 1 && chunk == 1 && InRecompute() == in_recompute) {
+               ThrowInvalidArgument("the tokenizer broke");
+             }
+             return Embed(rank, {chunk, chunk + 1});
+           });
+         })) {
+      EXPECT_TRUE(Contains(text, "the tokenizer broke"));
+    }
+  }
+  for (const std::string& text : TextsOf(2, [&](RaggedRank& rank) {
+         embed(rank, 1, [&](int64_t) {
+           std::vector<Variable> e = Embed(rank, {0, 1});
+           if (rank.world.rank() == 1) e[1] = Slice(e[1], 1, 0, 2);
+           return e;
+         });
+       })) {
+    EXPECT_TRUE(Contains(text, "rank 1 has chunks that give other numbers of embeddings, widths"));
+  }
+  for (const std::string& text : TextsOf(1, [&](RaggedRank& rank) {
+         embed(rank, 2, [&](int64_t chunk) {
+           std::vector<Variable> e = Embed(rank, {chunk, chunk + 1});
+           if (InRecompute()) e[0] = Slice(e[0], 0, 0, 0);
+           return e;
+         });
+       })) {
+    EXPECT_TRUE(Contains(text, "recompute differs in chunk 1"));
+  }
+  for (const std::string& text :
+       TextsOf(2, [&](RaggedRank& rank) { CachedStep(rank.model).Embed({{}}, good(rank)); })) {
+    EXPECT_TRUE(Contains(text, "no Recording is on"));
+  }
+}
+
+TEST(CachedStepTest, WindowsRefuseACollectiveLossOfSomeRanks) {
+  for (const std::string& text : TextsOf(2, [&](RaggedRank& rank) {
+         Accumulation accumulation(
+             rank.model, {.micro_batches = 2, .losses = {{.name = "ranking", .collective = true}}});
+         const auto count = static_cast<size_t>(1 + rank.world.rank());
+         auto loader = LoaderFor(std::vector<Range>(count, Range{0, 1}));
+         accumulation.Next(loader, [](const Range& range) { return range.pairs(); });
+       })) {
+    EXPECT_TRUE(Contains(text, "loss 'ranking' talks to the other ranks, and they hold 1, 2"));
+  }
+}
+
+}  // namespace
+}  // namespace sherd::testing
