@@ -64,7 +64,8 @@ TEST(CudaOptimizerStepTest, SgdWithAndWithoutMomentum) {
                                    .grad_scale = 0.5,
                                    .nesterov = kind == 2,
                                    .first = kind == 3};
-        const Pair param = LaidPair(View::kOffset, d.param, {n}, 1);
+        const View view = n % 2 == 0 ? View::kContiguous : View::kOffset;
+        const Pair param = LaidPair(view, d.param, {n}, 1);
         const Pair grad = LaidPair(View::kContiguous, d.grad, {n}, 2);
         const Pair m = kind == 0 ? Pair() : LaidPair(View::kContiguous, d.moment, {n}, 3);
         SgdStep(param.cpu, grad.cpu, m.cpu, c);
