@@ -48,6 +48,7 @@ struct Options {
   uint64_t seed = 1;
 
   bool f64 = false;  // train in f64 (CPU only), for proofs; otherwise f32
+  bool cuda = false;  // compute on CUDA devices
   bool checkpoint = true;
   bool reshard = true;
   int64_t threads = 1;  // of each rank

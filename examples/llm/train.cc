@@ -216,11 +216,12 @@ int Main(std::span<const char* const> arguments) {
     return 0;
   }
   try {
-    absl::StatusOr<sherd::World> world =
-        sherd::World::FromLaunch(*launch, {.threads = static_cast<int>(options->threads),
-                                           .rendezvous_timeout = options->timeout,
-                                           .collective_timeout = options->timeout,
-                                           .log = sherd::StderrLogSink()});
+    absl::StatusOr<sherd::World> world = sherd::World::FromLaunch(
+        *launch, {.device = options->cuda ? sherd::DeviceKind::kCuda : sherd::DeviceKind::kCpu,
+                  .threads = static_cast<int>(options->threads),
+                  .rendezvous_timeout = options->timeout,
+                  .collective_timeout = options->timeout,
+                  .log = sherd::StderrLogSink()});
     if (!world.ok()) {
       Complain(*launch, std::string(world.status().message()));
       return kFailure;

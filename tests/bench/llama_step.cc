@@ -56,11 +56,12 @@ struct Options {
   int threads = 1;
   bool checkpoint = false;
   std::string dtype = "f32";  // of the compute; parameters and their sums are f32
-  std::string trace;          // write the last steps' events here; needs the engine
-  bool plain = false;         // no FullyShard: the same step with the engine off
-  bool plan = false;          // print planned and counted peaks
-  bool no_floor = false;      // leave the matmul floor out
-  bool memory = false;        // print the allocator's table to stderr
+  std::string device = "cpu";
+  std::string trace;      // write the last steps' events here; needs the engine
+  bool plain = false;     // no FullyShard: the same step with the engine off
+  bool plan = false;      // print planned and counted peaks
+  bool no_floor = false;  // leave the matmul floor out
+  bool memory = false;    // print the allocator's table to stderr
 };
 
 struct Batch {
@@ -91,8 +92,10 @@ llm::LlamaConfig ConfigOf(const Options& options) {
     set(512, 8, 8, 4, 1376, 8192);
   } else if (options.shape == "smol") {
     set(576, 30, 9, 3, 1536, 49152);
+  } else if (options.shape == "1.5b") {
+    set(2048, 28, 16, 16, 5632, 50304);
   } else {
-    std::fprintf(stderr, "llama_step: no shape '%s'; there are tiny, mid and smol\n",
+    std::fprintf(stderr, "llama_step: no shape '%s'; there are tiny, mid, smol and 1.5b\n",
                  options.shape.c_str());
     std::exit(2);
   }
@@ -109,7 +112,7 @@ Options Parse(int argc, char** argv) {
                                                  {"--plan", &o.plan},
                                                  {"--no-floor", &o.no_floor}};
   const std::map<std::string, std::string*> words = {
-      {"--shape", &o.shape}, {"--dtype", &o.dtype}, {"--trace", &o.trace}};
+      {"--shape", &o.shape}, {"--dtype", &o.dtype}, {"--trace", &o.trace}, {"--device", &o.device}};
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
     const bool has_value = i + 1 < argc;
@@ -126,13 +129,19 @@ Options Parse(int argc, char** argv) {
       std::exit(2);
     }
   }
-  if ((o.dtype != "f32" && o.dtype != "bf16") || (o.plain && (o.dtype != "f32" || o.plan)) ||
-      (o.plain && !o.trace.empty())) {
+  if ((o.dtype != "f32" && o.dtype != "bf16") || (o.device != "cpu" && o.device != "cuda") ||
+      (o.plain && (o.dtype != "f32" || o.plan)) || (o.plain && !o.trace.empty())) {
     std::fprintf(stderr,
-                 "llama_step: --dtype is f32 or bf16; with --plain f32, no plan, no trace\n");
+                 "llama_step: --dtype is f32 or bf16, --device cpu or cuda; with --plain f32, no "
+                 "plan, no trace\n");
     std::exit(2);
   }
   return o;
+}
+
+// Returns when a device that works on its own has done what it was asked.
+void Finish(const Device& device) {
+  if (device.backend() != nullptr) device.backend()->queue().Synchronize();
 }
 
 // Seconds of the step's matrix products alone: the forward's (twice for recomputed blocks) and the
@@ -164,11 +173,13 @@ double FloorSeconds(const llm::LlamaConfig& c, const Options& o, const Device& d
     kernels::Fill(y, 0.125);
     double best = 1e30;
     for (int repeat = 0; repeat < 6; ++repeat) {
+      Finish(device);
       const double start = Now();
       for (int forward = 0; forward < (p.recomputed ? 2 : 1); ++forward)
         kernels::Matmul(x, false, w, true, y);
       kernels::Matmul(y, true, x, false, gw);
       kernels::Matmul(y, false, w, false, gx);
+      Finish(device);
       best = std::min(best, Now() - start);
     }
     total += best * static_cast<double>(p.count);
@@ -306,13 +317,15 @@ void Print(const Options& options, World& world, llm::Llama& model, const Figure
   const int64_t parameters = model.size();
   std::printf(
       "{\"library\": \"sherd\", \"world\": %d, \"shape\": \"%s\", \"params\": %lld, "
-      "\"seq\": %lld, \"batch\": %lld, \"dtype\": \"%s\", \"checkpoint\": %s, \"threads\": %d, "
-      "\"tokens_per_s\": %.1f, \"gflops\": %.1f, \"peak_rss_mib\": %lld, \"grown_rss_mib\": %lld, "
+      "\"device\": \"%s\", \"seq\": %lld, \"batch\": %lld, \"dtype\": \"%s\", \"checkpoint\": %s, "
+      "\"threads\": %d, \"tokens_per_s\": %.1f, \"gflops\": %.1f, \"peak_rss_mib\": %lld, "
+      "\"grown_rss_mib\": %lld, "
       "\"counted_peak_mib\": %.0f, \"first_loss\": %.6f, \"last_loss\": %.6f, "
       "\"matmul_floor_share\": %.3f, \"heap_allocations_a_step\": %.1f}\n",
       world.size(), options.shape.c_str(), static_cast<long long>(parameters),
-      static_cast<long long>(options.seq), static_cast<long long>(options.batch),
-      options.dtype.c_str(), options.checkpoint ? "true" : "false", options.threads, tokens_per_s,
+      world.device().id().ToString().c_str(), static_cast<long long>(options.seq),
+      static_cast<long long>(options.batch), options.dtype.c_str(),
+      options.checkpoint ? "true" : "false", options.threads, tokens_per_s,
       6e-9 * static_cast<double>(parameters) * tokens_per_s,
       static_cast<long long>(peak_kib / 1024),
       static_cast<long long>((peak_kib - figures.start_rss_kib) / 1024),
@@ -323,7 +336,9 @@ void Print(const Options& options, World& world, llm::Llama& model, const Figure
 }
 
 int Run(const Options& options) {
-  absl::StatusOr<World> world = World::FromEnvironment({.threads = options.threads});
+  absl::StatusOr<World> world = World::FromEnvironment(
+      {.device = options.device == "cuda" ? DeviceKind::kCuda : DeviceKind::kCpu,
+       .threads = options.threads});
   if (!world.ok()) {
     std::fprintf(stderr, "llama_step: %s\n", std::string(world.status().message()).c_str());
     return 1;
@@ -336,6 +351,7 @@ int Run(const Options& options) {
     if (step == 0) figures.first_loss = loss;
   }
   world->device().allocator().ResetPeaks();
+  Finish(world->device());
   world->group().Barrier();
   const int64_t allocations = testing::HeapAllocations();
   CALLGRIND_START_INSTRUMENTATION;
@@ -344,6 +360,7 @@ int Run(const Options& options) {
   CALLGRIND_STOP_INSTRUMENTATION;
   figures.allocations = static_cast<double>(testing::HeapAllocations() - allocations) /
                         static_cast<double>(options.steps);
+  Finish(world->device());
   world->group().Barrier();
   figures.seconds = Now() - start;
   if (options.plan && world->rank() == 0) trainer.PrintPlan();
