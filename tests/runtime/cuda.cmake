@@ -13,7 +13,7 @@ endif()
 # The backend's kernels, run by the emulator, beside those of the CPU.
 if(TARGET sherd_cuda_emulated)
   sherd_test(cuda_emulated_backend_test LIBS sherd_cuda_emulated sherd::kernels LABELS cuda_build asan)
-  foreach(test elementwise matmul optimizer_step random reduce)
+  foreach(test elementwise indices losses matmul optimizer_step random reduce rows)
     sherd_test(cuda_${test}_test SOURCES cuda_${test}_test.cc ${PROJECT_SOURCE_DIR}/tests/support/accelerator.cc
       LIBS sherd_cuda_emulated sherd::kernels sherd::matmul LABELS cuda_build asan)
   endforeach()

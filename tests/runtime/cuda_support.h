@@ -43,6 +43,23 @@ struct Pair {
 
 inline Pair PairOf(const Tensor& cpu) { return {cpu, testing::MoveTo(Gpu(), cpu)}; }
 
+// A copy for the device. Undefined for an undefined x.
+inline Tensor On(const Tensor& x) { return x.defined() ? testing::MoveTo(Gpu(), x) : Tensor(); }
+
+// The bytes of a contiguous tensor of either device.
+inline std::string HostBits(const Tensor& x) {
+  std::string bits(static_cast<size_t>(x.bytes()), '\0');
+  if (x.numel() > 0) x.device().CopyToHost(bits.data(), x.raw(), x.bytes());
+  return bits;
+}
+
+// How far results of a dtype may be apart that were summed in another order: some roundings of it.
+inline double CloseFor(DType dtype) {
+  if (dtype == DType::kF64) return 1e-13;
+  if (dtype == DType::kF32) return 5e-6;
+  return dtype == DType::kF16 ? 1.5e-3 : 1.2e-2;
+}
+
 // How an operand lies in memory.
 enum class View {
   kContiguous,
