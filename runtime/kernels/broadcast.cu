@@ -1,6 +1,6 @@
 #include "sherd/runtime/kernels/broadcast.h"
 
-#include "sherd/runtime/cuda/map.h"
+#include "sherd/runtime/cuda/internal/map.h"
 
 // Bytes moved, for elements of e bytes: reads e for each element of an operand that is not repeated
 // (a repeated one stays in the caches), e more where it adds, and writes e.

@@ -2,7 +2,7 @@
 
 #include <bit>
 
-#include "sherd/runtime/cuda/map.h"
+#include "sherd/runtime/cuda/internal/map.h"
 #include "sherd/runtime/kernels/internal/copy_strided.h"
 #include "sherd/runtime/kernels/pack.h"
 

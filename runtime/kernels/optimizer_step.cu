@@ -1,6 +1,6 @@
 #include "sherd/runtime/kernels/optimizer_step.h"
 
-#include "sherd/runtime/cuda/map.h"
+#include "sherd/runtime/cuda/internal/map.h"
 #include "sherd/runtime/kernels/internal/optimizer_args.h"
 #define SHERD_ISA cuda_math
 #include "sherd/runtime/kernels/internal/update.h"

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "sherd/runtime/cuda/map.h"
+#include "sherd/runtime/cuda/internal/map.h"
 
 // Bytes moved, for elements of e bytes: Power reads e and writes e; PowerBackward reads 2e (3e
 // where it adds) and writes e.

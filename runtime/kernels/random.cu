@@ -4,8 +4,8 @@
 #include <numbers>
 
 #include "sherd/runtime/core/random.h"
+#include "sherd/runtime/cuda/internal/operands.h"
 #include "sherd/runtime/cuda/launch.h"
-#include "sherd/runtime/cuda/operands.h"
 
 namespace sherd::cuda {
 namespace {

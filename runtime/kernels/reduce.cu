@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "sherd/runtime/cuda/internal/operands.h"
 #include "sherd/runtime/cuda/launch.h"
-#include "sherd/runtime/cuda/operands.h"
 #include "sherd/runtime/cuda/reduce.h"
 #include "sherd/runtime/cuda/views.h"
 

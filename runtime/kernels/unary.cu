@@ -1,6 +1,6 @@
 #include "sherd/runtime/kernels/unary.h"
 
-#include "sherd/runtime/cuda/map.h"
+#include "sherd/runtime/cuda/internal/map.h"
 #include "sherd/runtime/kernels/internal/floats.h"
 
 // Bytes moved, for elements of e bytes: Unary and Clamp read e and write e; UnaryBackward and

@@ -4,8 +4,8 @@
 #include <array>
 #include <cstdint>
 
+#include "sherd/runtime/cuda/internal/operands.h"
 #include "sherd/runtime/cuda/launch.h"
-#include "sherd/runtime/cuda/operands.h"
 #include "sherd/runtime/cuda/views.h"
 #include "sherd/runtime/kernels/write.h"
 
