@@ -40,7 +40,10 @@ ShardContext::ShardContext(const Mesh& mesh)
       announcer_(*this, mesh.group().Fork("announce")) {
   if (size() > 1) {
     gather_stream_ = std::make_unique<Stream>("gather", device());
-    reduce_stream_ = std::make_unique<Stream>("reduce", device());
+    // Where a device does the waiting, one thread queues both in the order that all ranks have.
+    reduce_stream_ = mesh.group().Queues()
+                         ? std::make_unique<Stream>("reduce", device(), *gather_stream_)
+                         : std::make_unique<Stream>("reduce", device());
   }
 }
 

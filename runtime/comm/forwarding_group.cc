@@ -10,6 +10,7 @@ ForwardingGroup::ForwardingGroup(std::shared_ptr<ProcessGroup> inner)
 void ForwardingGroup::Abort(const absl::Status& why) noexcept { inner_->Abort(why); }
 void ForwardingGroup::Fail(const absl::Status& why) noexcept { inner_->Fail(why); }
 absl::Status ForwardingGroup::Failure() const { return inner_->Failure(); }
+bool ForwardingGroup::Queues() const { return inner_->Queues(); }
 
 void ForwardingGroup::Before(const CollectiveCall&) {}
 void ForwardingGroup::After(const CollectiveCall&) {}

@@ -18,6 +18,7 @@ class ForwardingGroup : public ProcessGroup {
   void Abort(const absl::Status& why) noexcept override;
   void Fail(const absl::Status& why) noexcept override;
   absl::Status Failure() const override;
+  bool Queues() const override;
 
  protected:
   // Takes rank, size and description from `inner`. REQUIRES: `inner` is not null.

@@ -114,6 +114,7 @@ class NcclGroup final : public ProcessGroup {
     const absl::Status own = link_->failure();
     return own.ok() ? control_->Failure() : own;
   }
+  bool Queues() const override { return size() > 1; }
 
  protected:
   void DoAllGather(const CollectiveCall& call, const void* shard, void* full) override {

@@ -155,6 +155,9 @@ class ProcessGroup {
   // Why this group is dead; OK while it lives. Where collectives only queue work of a device, this
   // tells what went wrong after they had returned. Threads: safe.
   virtual absl::Status Failure() const = 0;
+  // Whether collectives on the memory of a device return when they are queued for it. Ranks then
+  // queue those of all groups of a device in one order.
+  virtual bool Queues() const { return false; }
 
  protected:
   // REQUIRES: 0 <= rank < size.

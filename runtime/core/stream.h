@@ -1,12 +1,9 @@
 #pragma once
 
-#include <condition_variable>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 
 #include "sherd/runtime/base/error.h"
 #include "sherd/runtime/core/device.h"
@@ -39,12 +36,16 @@ class Work {
 // that a caller frees may be taken for a job at once, and the other way round after a Wait.
 // After a job failed the stream refuses the rest: their Work carries the first error. The thread
 // blocks all signals, so that a broken connection shows as an error code and not as SIGPIPE.
-// Ownership: the destructor runs what is queued, then joins.
+// Ownership: the destructor runs what is queued, then joins, or leaves the thread to others.
 class Stream {
  public:
   // `name` appears in error messages, and "sherd/<name>" is the thread's. `device`: whose work the
   // jobs are; undefined or a CPU: done when they return.
   explicit Stream(std::string name, Device device = {});
+  // As above, but its jobs run on the thread of `other`, so those of the two are begun in the order
+  // in which they were enqueued. For jobs that only queue work for the device, where the device may
+  // do that of the two at once. Ownership: `other` may go before.
+  Stream(std::string name, Device device, const Stream& other);
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -60,18 +61,19 @@ class Stream {
 
  private:
   struct Job;
-  void Loop();
+  struct Worker;  // a thread with its jobs
+  Stream(std::string name, Device device, std::shared_ptr<Worker> worker);
+  Work Push(ErrorContext context, std::function<void()> job,
+            std::shared_ptr<const DeviceEvent> after);
+  void Run(Job& job);
 
   const std::string name_;
   const Device device_;
   const DeviceBackend* const backend_;  // null: no queue
   std::unique_ptr<DeviceQueue> queue_;
   std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<Job> jobs_;
   std::shared_ptr<const Error> failure_;
-  bool stop_ = false;
-  std::thread thread_;
+  std::shared_ptr<Worker> worker_;
 };
 
 }  // namespace sherd

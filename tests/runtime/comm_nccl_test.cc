@@ -87,6 +87,7 @@ TEST(CommNccl, ACallReturnsBeforeItsPeersHaveCome) {
     }
     r.group->AllReduce(data.data(), 2, DType::kI32);
     queued = true;
+    EXPECT_TRUE(r.group->Queues());
     EXPECT_EQ(data.Read(), (Values{2, 4}));
   });
 }

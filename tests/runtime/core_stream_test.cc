@@ -59,6 +59,31 @@ TEST(StreamTest, WorkIsDoneOnlyAfterItsJob) {
   EXPECT_TRUE(work.done());
 }
 
+TEST(StreamTest, StreamsOfOneThreadBeginJobsInTheOrderOfBoth) {
+  std::vector<int> order;
+  auto first = std::make_unique<Stream>("gather");
+  auto second = std::make_unique<Stream>("reduce", Device(), *first);
+  std::promise<void> gate;
+  first->Enqueue({}, [opened = gate.get_future().share()] { opened.wait(); });
+  for (int i = 0; i < 50; ++i) {
+    (i % 3 == 0 ? first : second)->Enqueue({}, [&order, i] { order.push_back(i); });
+  }
+  gate.set_value();
+  first = nullptr;  // runs its own, and leaves the thread to the other
+  second->Enqueue({}, [&order] { order.push_back(50); });
+  second = nullptr;
+  ASSERT_EQ(order.size(), 51u);
+  for (int i = 0; i < 51; ++i) EXPECT_EQ(order[static_cast<size_t>(i)], i);
+}
+
+TEST(StreamTest, AFailureRefusesTheJobsOfItsStreamAlone) {
+  Stream first("gather");
+  Stream second("reduce", Device(), first);
+  EXPECT_EQ(WaitText(first.Enqueue({}, [] { ThrowInvalidArgument("peer left"); })), "peer left");
+  EXPECT_EQ(WaitText(second.Enqueue({}, [] {})), "");
+  EXPECT_EQ(WaitText(first.Enqueue({}, [] {})), "peer left");
+}
+
 TEST(StreamTest, WaitThrowsTheJobsErrorEachTimeWithTheContextOfEnqueue) {
   Stream stream("reduce");
   const Work work =
