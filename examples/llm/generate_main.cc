@@ -155,7 +155,9 @@ int Main(std::span<const char* const> arguments) {
   }
   try {
     absl::StatusOr<sherd::World> world = sherd::World::FromLaunch(
-        *launch, {.threads = static_cast<int>(options->threads), .log = sherd::StderrLogSink()});
+        *launch, {.device = options->cuda ? sherd::DeviceKind::kCuda : sherd::DeviceKind::kCpu,
+                  .threads = static_cast<int>(options->threads),
+                  .log = sherd::StderrLogSink()});
     if (!world.ok()) {
       std::fprintf(stderr, "generate: %s\n", std::string(world.status().message()).c_str());
       return kFailure;

@@ -34,6 +34,9 @@ const std::vector<Flag<ProgramOptions>>& Flags() {
       {"end_token", "N", "the token that ends the text; -1: what the model says",
        IntegerFlag(&O::end_token, -1, 1 << 24)},
       {"no_end", "", "no token ends the text", SwitchFlag(&O::no_end, true)},
+      {"device", "cpu|cuda",
+       "where the ranks compute: each on the device of its local rank's number",
+       EitherFlag(&O::cuda, "cuda", "cpu")},
       {"threads", "N", "compute threads of each rank", IntegerFlag(&O::threads, 1, 4096)},
       {"help", "", "print this text", SwitchFlag(&O::help, true)},
   };

@@ -29,6 +29,7 @@ struct ProgramOptions {
   int64_t end_token = -1;  // -1: what the folder says
   bool no_end = false;     // goes on behind it
 
+  bool cuda = false;    // compute on CUDA devices
   int64_t threads = 1;  // of each rank
 };
 

@@ -47,7 +47,7 @@ struct Options {
   double z_loss = 0.0;  // weight of a second loss, see z_loss.h; 0: none
   uint64_t seed = 1;
 
-  bool f64 = false;  // train in f64 (CPU only), for proofs; otherwise f32
+  bool f64 = false;   // train in f64 (CPU only), for proofs; otherwise f32
   bool cuda = false;  // compute on CUDA devices
   bool checkpoint = true;
   bool reshard = true;
