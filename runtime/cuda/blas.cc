@@ -48,8 +48,12 @@ using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy>;
 // What belongs to one queue.
 struct OfQueue {
   Owned<cublasLtHandle_t> handle;
+  void* block = nullptr;  // of the allocator
   void* workspace = nullptr;
 };
+
+// What a workspace begins on, which is more than the allocator promises.
+constexpr int64_t kWorkspaceAlignment = 256;
 
 // Descriptors and the algorithm of a product; read only once made.
 struct Plan {
@@ -127,7 +131,8 @@ class Blas {
   Blas() = default;
   ~Blas() {
     for (auto& [stream, queue] : queues_) {
-      allocator_->Free(queue.workspace, workspace_bytes_, MemoryCategory::kWorkspace);
+      allocator_->Free(queue.block, workspace_bytes_ + kWorkspaceAlignment,
+                       MemoryCategory::kWorkspace);
     }
   }
   Blas(const Blas&) = delete;
@@ -162,8 +167,12 @@ const OfQueue& Blas::QueueOf(const Device& device, cudaStream_t stream, const Ma
     CheckBlas(cublasLtCreate(&handle), "cublasLtCreate", p);
     queue.handle.reset(handle);
   }
-  if (queue.workspace == nullptr) {
-    queue.workspace = allocator_->Allocate(workspace_bytes_, MemoryCategory::kWorkspace);
+  if (queue.block == nullptr) {
+    auto space = static_cast<size_t>(workspace_bytes_ + kWorkspaceAlignment);
+    queue.block =
+        allocator_->Allocate(workspace_bytes_ + kWorkspaceAlignment, MemoryCategory::kWorkspace);
+    queue.workspace = queue.block;
+    std::align(kWorkspaceAlignment, static_cast<size_t>(workspace_bytes_), queue.workspace, space);
   }
   return queue;
 }
