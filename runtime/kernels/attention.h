@@ -46,10 +46,14 @@ struct AttentionOptions {
 //   key head h / (H / Hkv). lse [B, H, T] contiguous. D at most 256, any T and S. All but lse may
 //   be strided in B, T and H, adjacent in D; inputs of other strides are copied first.
 // Dtypes: one float dtype; lse f64 for f64, else f32. 16-bit is unpacked tile by tile; scores,
-//   softmax and sums are f32.
-// Cost: a workspace of 2 S D elements for each thread, S of the longest document.
+//   softmax and sums are f32. On CUDA, 16-bit operands meet on tensor cores, for which
+//   probabilities and gradients of scores are rounded to 16 bits.
+// Cost: a workspace of 2 S D elements for each thread, S of the longest document; on CUDA, a byte
+//   for each key of a mask, or 16 for each 64 tokens and each document.
 // Errors: kInvalidArgument, before anything is written, for key_lengths outside [0, S] or
-//   cu_seqlens that do not ascend as above, naming them, or dropout outside [0, 1).
+//   cu_seqlens that do not ascend as above, naming them, or dropout outside [0, 1). On a device
+//   that works on its own, which no host waits for here, wrong lengths are an error of a later call
+//   that waits, and what was written then means nothing.
 // REQUIRES: out overlaps no input.
 void Attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options,
                const Tensor& out, const Tensor& lse);
@@ -59,8 +63,9 @@ void Attention(const Tensor& q, const Tensor& k, const Tensor& v, const Attentio
 //
 // Each (batch or document, key head) is one job with one writer, so bits do not depend on the
 // number of threads. Shapes: grad and grad_q as q, grad_k and grad_v as k, strided in the same way.
-// Cost: a workspace of 5 S D elements for each thread. REQUIRES: the gradients overlap no input and
-// not each other.
+// Cost: a workspace of 5 S D elements for each thread; on CUDA, that of the forward and B H T
+// numbers, and scores are computed twice, once for grad_q, once for grad_k and grad_v. REQUIRES:
+// the gradients overlap no input and not each other.
 void AttentionBackward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v,
                        const Tensor& out, const Tensor& lse, const AttentionOptions& options,
                        const Tensor& grad_q, Write write_q, const Tensor& grad_k, Write write_k,

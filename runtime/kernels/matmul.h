@@ -10,7 +10,7 @@ namespace sherd::kernels {
 // f32 runs on oneDNN, and so does bf16 where the processor has a fast dot product of bf16 pairs;
 // else blocks of bf16 are unpacked to f32 by our own loops, as blocks of f16 always are; f64 has
 // loops of our own too. 16-bit operands accumulate in f32, and with an f32 `out` the sums are never
-// rounded to 16 bits.
+// rounded to 16 bits. On a CUDA device all are cuBLASLt's (runtime/cuda/blas.h).
 //
 // Shapes: op(a) [M, K], op(b) [K, N], out [M, N]; M, N and K may be 0 (K = 0 is a product of
 //   zeros). a and b have any strides: one whose rows or columns are adjacent elements is read in
@@ -18,8 +18,7 @@ namespace sherd::kernels {
 // Ownership: primitives are cached in the device; their scratchpad is workspace of its allocator,
 //   held during the call.
 // Threads: as ThreadPool: one kernel at a time on a device.
-// REQUIRES: a and b of one float dtype; out of the same, or f32 for 16-bit operands; out
-//   overlaps
+// REQUIRES: a and b of one float dtype; out of the same, or f32 for 16-bit operands; out overlaps
 //   neither.
 void Matmul(const Tensor& a, bool transpose_a, const Tensor& b, bool transpose_b, const Tensor& out,
             Write write = Write::kOverwrite);
