@@ -51,15 +51,12 @@ absl::StatusOr<BpeTokenizer> BpeTokenizer::Make(const Contents& contents) {
   if (most >= kMostTokens) {
     return Wrong(absl::StrCat("token id ", most, " is ", kMostTokens, " or more"));
   }
-  tokenizer.bytes_.resize(static_cast<size_t>(most + 1));
-  std::vector<bool> taken(tokenizer.bytes_.size());
+  tokenizer.vocabulary_ = most + 1;
   for (const auto& [token, id] : contents.vocabulary) {
-    if (id < 0 || taken[static_cast<size_t>(id)]) {
+    if (id < 0 || !tokenizer.bytes_.emplace(id, BytesOfLetters(token)).second) {
       return Wrong(absl::StrCat("token '", token, "' has id ", id,
                                 id < 0 ? ", a negative one" : ", which another one has"));
     }
-    taken[static_cast<size_t>(id)] = true;
-    tokenizer.bytes_[static_cast<size_t>(id)] = BytesOfLetters(token);
     tokenizer.ids_.emplace(token, id);
   }
   tokenizer.of_byte_.assign(256, -1);
@@ -81,9 +78,8 @@ absl::Status BpeTokenizer::AddTokens(const std::vector<Added>& added) {
       return Wrong(absl::StrCat("added token '", token.content, "' has id ", token.id));
     }
     const auto known = ids_.find(token.content);
-    std::string& bytes = bytes_[static_cast<size_t>(token.id)];
     const bool same = known != ids_.end() && known->second == token.id;
-    if (!same && (known != ids_.end() || !bytes.empty())) {
+    if (!same && (known != ids_.end() || bytes_.contains(token.id))) {
       return Wrong(absl::StrCat("added token '", token.content, "' has id ", token.id, ", but ",
                                 known != ids_.end()
                                     ? absl::StrCat("is token ", known->second, " of the vocabulary")
@@ -92,7 +88,7 @@ absl::Status BpeTokenizer::AddTokens(const std::vector<Added>& added) {
     if (!added_.emplace(token.content, token).second) {
       return Wrong(absl::StrCat("added token '", token.content, "' comes twice"));
     }
-    bytes = token.content;
+    bytes_[token.id] = token.content;
     begins_added_[static_cast<uint8_t>(token.content[0])] = true;
     if (token.special) special_.insert(token.id);
   }
@@ -213,8 +209,8 @@ void BpeTokenizer::EncodeWord(std::string_view word, std::vector<int32_t>& ids) 
 std::string BpeTokenizer::Decode(std::span<const int32_t> ids) const {
   std::string text;
   for (const int32_t id : ids) {
-    const bool known = id >= 0 && id < vocabulary() && !bytes_[static_cast<size_t>(id)].empty();
-    text += known ? std::string_view(bytes_[static_cast<size_t>(id)]) : kReplacement;
+    const auto found = bytes_.find(id);
+    text += found != bytes_.end() ? std::string_view(found->second) : kReplacement;
   }
   return text;
 }

@@ -71,7 +71,7 @@ class BpeTokenizer {
   std::optional<int32_t> IdOf(std::string_view token) const;
   bool IsSpecial(int32_t id) const { return special_.contains(id); }
   // One more than the highest id.
-  int32_t vocabulary() const { return static_cast<int32_t>(bytes_.size()); }
+  int32_t vocabulary() const { return vocabulary_; }
 
  private:
   struct Merge {
@@ -89,7 +89,8 @@ class BpeTokenizer {
   void EncodeWord(std::string_view word, std::vector<int32_t>& ids) const;
 
   Rules rules_;
-  std::vector<std::string> bytes_;  // of each id; empty: none
+  int32_t vocabulary_ = 0;
+  std::unordered_map<int32_t, std::string> bytes_;  // of each id; they need not be dense
   std::unordered_map<std::string, int32_t> ids_;
   std::unordered_map<uint64_t, Merge> merges_;  // by both ids
   std::vector<int32_t> of_byte_;                // 256, -1: none

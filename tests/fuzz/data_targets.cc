@@ -5,7 +5,6 @@
 #include "absl/strings/match.h"
 #include "data/json_lines.h"
 #include "data/token_file.h"
-#include "llm/dataset.h"
 #include "tests/fuzz/input_files.h"
 #include "tests/fuzz/targets.h"
 
@@ -13,28 +12,12 @@ namespace sherd::fuzz {
 namespace {
 
 constexpr int64_t kVocabulary = 100;
-constexpr int64_t kSeq = 4;
 
 bool Names(const absl::Status& status, const std::string& file) {
   return absl::StrContains(status.message(), file);
 }
 
 bool Between(int64_t id, int64_t vocabulary) { return id >= 0 && id < vocabulary; }
-
-// Every row of both parts, as a loader reads it.
-void CheckDataset(const llm::Dataset& dataset) {
-  for (const data::Samples* part : {&dataset.train(), &dataset.validation()}) {
-    for (int64_t i = 0; i < part->size(); ++i) {
-      Require(part->length(i) > 0 && part->length(i) <= kSeq, "a row is too long");
-      const data::PackedRow row = part->Row(i);
-      Require(row.tokens.size() == row.labels.size(), "a row has labels of another number");
-      for (const int64_t id : row.tokens) Require(Between(id, dataset.vocabulary()), "a token");
-      for (const int64_t id : row.labels) {
-        Require(id == data::kIgnored || Between(id, dataset.vocabulary()), "a label");
-      }
-    }
-  }
-}
 
 }  // namespace
 
@@ -76,12 +59,6 @@ void PlayTokenFile(std::string_view input) {
       Require(tokens[static_cast<size_t>(bounds[i]) - 1] == *end, "a document ends elsewhere");
     }
   }
-  llm::Options options;
-  options.data = {name};
-  options.vocabulary = vocabulary;
-  options.end_token = end.value_or(-1);
-  options.seq = kSeq;
-  if (const auto dataset = llm::Dataset::Open(options); dataset.ok()) CheckDataset(*dataset);
 }
 
 void PlayJsonLines(std::string_view input) {
@@ -104,11 +81,6 @@ void PlayJsonLines(std::string_view input) {
       Require(id == data::kIgnored || Between(id, kVocabulary), "a label beyond");
     }
   }
-  llm::Options options;
-  options.data = {name};
-  options.vocabulary = kVocabulary;
-  options.seq = kSeq;
-  if (const auto dataset = llm::Dataset::Open(options); dataset.ok()) CheckDataset(*dataset);
 }
 
 }  // namespace sherd::fuzz

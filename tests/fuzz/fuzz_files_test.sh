@@ -14,11 +14,12 @@ cd "$root" || exit 1
 . tests/fuzz/fuzz_lib.sh
 
 fuzz_needs_clang
-[ $# -gt 0 ] || set -- safetensors json manifest token_file json_lines
-sources=(tests/fuzz/{input_files,state_targets,data_targets}.cc)
-sources+=(runtime/base/{json_text,utf8}.cc runtime/io/{json,mapped_file,safetensors}.cc)
-sources+=(shard/internal/state_manifest.cc examples/llm/dataset.cc)
-sources+=(examples/data/{byte_tokenizer,documents,json_lines,packing,sample_list,token_file}.cc)
+[ $# -gt 0 ] || set -- safetensors json manifest index tokenizer token_file json_lines
+sources=(tests/fuzz/{input_files,state_targets,model_targets,data_targets}.cc)
+sources+=(runtime/base/{json_text,utf8}.cc runtime/io/{json,json_write,mapped_file,safetensors,safetensors_index}.cc)
+sources+=(shard/internal/state_manifest.cc)
+sources+=(examples/data/{bpe_tokenizer,bpe_tokenizer_load,byte_letters,documents,json_lines}.cc)
+sources+=(examples/data/{text_split,token_file,unicode_classes}.cc)
 for target in "$@"; do
   play=$(sed -n "s/.*{\"$target\", \(Play[A-Za-z]*\)}.*/\1/p" tests/fuzz/targets.h)
   cat > "$work/play_$target.cc" << END

@@ -45,6 +45,16 @@ std::string InputFiles::Add(const std::string& name, std::string_view bytes) {
   return paths_.back();
 }
 
+std::string_view TakeSized(std::string_view& input) {
+  size_t size = 0;
+  for (size_t i = 0; i < 2 && !input.empty(); ++i, input.remove_prefix(1)) {
+    size |= size_t{static_cast<uint8_t>(input[0])} << (8 * i);
+  }
+  const std::string_view taken = input.substr(0, size);
+  input.remove_prefix(taken.size());
+  return taken;
+}
+
 uint64_t Touch(std::span<const uint8_t> bytes) {
   uint64_t sum = 0;
   for (const uint8_t byte : bytes) sum += byte;

@@ -22,12 +22,16 @@ class InputFiles {
 
   // Returns the path.
   std::string Add(const std::string& name, std::string_view bytes);
+  const std::string& folder() const { return folder_; }
 
  private:
   std::string folder_;
   std::vector<int> descriptors_;
   std::vector<std::string> paths_;
 };
+
+// Takes up to two little-endian bytes from the beginning, and as many bytes more as they say.
+std::string_view TakeSized(std::string_view& input);
 
 // Reads all of `bytes`, so that a sanitizer sees what is not there. Returns a sum of them.
 uint64_t Touch(std::span<const uint8_t> bytes);

@@ -84,6 +84,64 @@ MANIFEST = {
 }
 
 
+def folder(weight_map, first=b"", second=b"", **more):
+    index = weight_map if isinstance(weight_map, bytes) else json.dumps({"weight_map": weight_map} | more).encode()
+    return struct.pack("<H", len(index)) + index + struct.pack("<H", len(first)) + first + second
+
+
+ONE, TWO = tensors({"x": entry("F32", [1], 0, 4)}, bytes(4)), tensors({"y": entry("F16", [2], 0, 4), "z": entry("I32", [0], 4, 4)}, bytes(4))
+INDEX_FOLDER = {
+    "two": folder({"x": "a.safetensors", "y": "b.safetensors", "z": "b.safetensors"}, ONE, TWO, metadata={"total_size": 8}),
+    "elsewhere": folder({"x": "../a.safetensors"}, ONE),
+    "absolute": folder({"x": "/etc/passwd"}, ONE),
+    "no_tensor": folder({"x": "a.safetensors", "w": "a.safetensors"}, ONE),
+    "not_named": folder({"y": "b.safetensors"}, ONE, TWO),
+    "other_file": folder({"x": "b.safetensors", "y": "a.safetensors", "z": "b.safetensors"}, ONE, TWO),
+    "no_file": folder({"x": "c.safetensors"}, ONE),
+    "no_map": folder(b"{}", ONE),
+    "no_index": folder(b"", ONE),
+    "no_string": folder({"x": 1}, ONE),
+}
+
+LLAMA = json.loads(json.dumps(CONFIG))
+GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 100, "n_positions": 32, "n_embd": 16, "n_layer": 2,
+        "n_head": 4, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-05, "resid_pdrop": 0.1}
+BERT = {"model_type": "bert", "architectures": ["BertModel"], "vocab_size": 100, "hidden_size": 16, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "intermediate_size": 32, "hidden_act": "gelu", "max_position_embeddings": 32, "type_vocab_size": 2,
+        "layer_norm_eps": 1e-12, "position_embedding_type": "absolute"}
+CONFIG_FILE = {name: json.dumps(fields).encode() for name, fields in {
+    "llama": LLAMA, "gpt2": GPT2, "bert": BERT,
+    "mistral": LLAMA | {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": None},
+    "qwen2": LLAMA | {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "use_sliding_window": False},
+    "qwen3": LLAMA | {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 32},
+    "rope": LLAMA | {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                                      "original_max_position_embeddings": 8192}},
+    "labels": BERT | {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "a", "1": "b", "2": "c"}},
+    "zero_heads": LLAMA | {"num_attention_heads": 0}, "huge": LLAMA | {"hidden_size": 2**62, "vocab_size": 2**40},
+    "negative": LLAMA | {"rms_norm_eps": -1.0}, "unknown": {"model_type": "mamba"}}.items()}
+
+
+def old_tokenizer(vocabulary, merges):
+    text = json.dumps(vocabulary).encode()
+    return b"\x01" + struct.pack("<H", len(text)) + text + merges
+
+
+TINY = TOKENIZER["model"] | {"unk_token": None}
+DIGITS = {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, TOKENIZER["pre_tokenizer"]]}
+STRIP = [{"id": 9, "content": "<s>", "lstrip": True, "rstrip": True, "special": True, "normalized": False, "single_word": False}]
+TOKENIZER_FILE = {
+    "tiny": json.dumps(TOKENIZER | {"added_tokens": []}).encode(),
+    "digits": json.dumps(TOKENIZER | {"added_tokens": STRIP, "pre_tokenizer": DIGITS}).encode(),
+    "pairs": json.dumps(TOKENIZER | {"added_tokens": STRIP, "model": TINY | {"merges": [["a", "b"]], "ignore_merges": True}}).encode(),
+    "unknown": json.dumps(TOKENIZER | {"added_tokens": [], "model": TINY | {"unk_token": "b"}}).encode(),
+    "far_id": json.dumps(TOKENIZER | {"added_tokens": [], "model": TINY | {"vocab": {"a": 1, "b": 16777215, "ab": 3}}}).encode(),
+    "beyond": json.dumps(TOKENIZER | {"added_tokens": [], "model": TINY | {"vocab": {"a": 1, "b": 2**31, "ab": 3}}}).encode(),
+    "normalizer": json.dumps(TOKENIZER | {"normalizer": {"type": "NFC"}}).encode(),
+    "old": old_tokenizer({"a": 0, "b": 1, "ab": 2, "<|endoftext|>": 3}, b"#version: 0.2\na b\n"),
+    "old_bad_merge": old_tokenizer({"a": 0, "b": 1}, b"a b\n"),
+}
+
+
 def raw(form, vocabulary, end, index, tokens):
     return bytes([form, vocabulary, end]) + struct.pack("<H", len(index)) + index + tokens
 
@@ -133,9 +191,15 @@ JSON_LINES = {
     "not_utf8": b'{"text": "\xff"}\n',
 }
 
+DATASET = {"tokens": b"\x00\x80" + U16 + U16, "odd": b"\x00\x80" + U16 + b"x", "few": b"\x00\x80" + U16[:8]}
+DATASET |= {"lines_" + name: b"\x01\x80" + content for name, content in JSON_LINES.items()}
+DATASET |= {"low_lines_" + name: b"\x01\x00" + JSON_LINES[name] for name in ("texts", "tokens", "windows")}
+DATASET |= {"text": b"\x02\x00" + bytes(range(256))}
+
 if __name__ == "__main__":
     for target, files in (("safetensors", SAFETENSORS), ("json", JSON), ("manifest", MANIFEST),
-                          ("token_file", TOKEN_FILE), ("json_lines", JSON_LINES)):
+                          ("index", INDEX_FOLDER), ("config", CONFIG_FILE), ("tokenizer", TOKENIZER_FILE),
+                          ("token_file", TOKEN_FILE), ("json_lines", JSON_LINES), ("dataset", DATASET)):
         folder = os.path.join(sys.argv[1], target)
         os.makedirs(folder, exist_ok=True)
         for name, content in files.items():

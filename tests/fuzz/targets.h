@@ -10,22 +10,34 @@
 namespace sherd::fuzz {
 
 void PlaySafetensors(std::string_view input);
-// Any JSON: config.json, *.index.json, tokenizer.json and manifests begin here.
+// Any JSON: config.json, index.json, tokenizer.json and manifests begin here.
 void PlayJson(std::string_view input);
 void PlayManifest(std::string_view input);
+// A folder of models: the first two bytes are the size of its index, which comes next, the next two
+// that of a.safetensors, and the rest is b.safetensors; what is empty is not there.
+void PlayIndex(std::string_view input);
+// tokenizer.json, or where the first byte is 1, vocab.json, as long as the next two bytes say, and
+// merges.txt.
+void PlayTokenizer(std::string_view input);
 // The first byte says which format is asked for, the second the vocabulary, the third the id that
 // ends documents; of a Megatron pair the next two are the size of the index, which comes first.
 void PlayTokenFile(std::string_view input);
 void PlayJsonLines(std::string_view input);
+// Replayed, but not fuzzed further, since they need the whole library: config.json, and what the
+// language model is trained on, whose first byte says of which kind it is, and the second the
+// vocabulary.
+void PlayConfig(std::string_view input);
+void PlayDataset(std::string_view input);
 
 struct Target {
   const char* name;  // of its folder in corpus/
   void (*play)(std::string_view input);
 };
-inline constexpr Target kTargets[] = {{"safetensors", PlaySafetensors},
-                                      {"json", PlayJson},
-                                      {"manifest", PlayManifest},
-                                      {"token_file", PlayTokenFile},
-                                      {"json_lines", PlayJsonLines}};
+inline constexpr Target kTargets[] = {
+    {"safetensors", PlaySafetensors}, {"json", PlayJson},
+    {"manifest", PlayManifest},       {"index", PlayIndex},
+    {"config", PlayConfig},           {"tokenizer", PlayTokenizer},
+    {"token_file", PlayTokenFile},    {"json_lines", PlayJsonLines},
+    {"dataset", PlayDataset}};
 
 }  // namespace sherd::fuzz
