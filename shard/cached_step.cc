@@ -163,6 +163,8 @@ class CachedStepOp final : public Op {
       RunRound(*chunks_, chunk, [&] { RunChunk(b.walk(), chunk, grads, ends); });
     }
     syncs.Restore();
+    // Here, in one order on all ranks: the ends of scopes would say another, and none on ranks
+    // without chunks.
     if (chunks_->reduction == CachedReduction::kOncePerStep) {
       for (Unit* unit : chunks_->units) unit->ReduceHeld();
     }

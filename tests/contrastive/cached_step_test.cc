@@ -12,8 +12,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "sherd/autograd/optim/sgd.h"
 #include "sherd/runtime/comm/recording_group.h"
 #include "sherd/runtime/core/allocator.h"
+#include "sherd/shard/optimizer_in_backward.h"
 #include "sherd/shard/ranking_loss.h"
 #include "tests/contrastive/pairs.h"
 #include "tests/shard/ragged.h"
@@ -111,8 +113,8 @@ LossSum LossOf(RaggedRank& rank, Range range, const Way& way) {
 }
 
 // Whether nothing of the model is gathered.
-void ExpectSharded(const RaggedRank& rank) {
-  for (const Unit* unit : UnitsOf(rank.model)) {
+void ExpectSharded(const Module& model) {
+  for (const Unit* unit : UnitsOf(model)) {
     EXPECT_FALSE(unit->full(0).resident()) << unit->name();
   }
 }
@@ -130,7 +132,7 @@ Outcome RunWay(World& world, const Way& way) {
     const Recording on(rank.tape, {.seed = 5, .step = 1, .samples = SamplesOf(range)});
     window->Backward(LossOf(rank, range, way));
   }
-  if (world.size() > 1 && !way.keeps_parameters) ExpectSharded(rank);
+  if (world.size() > 1 && !way.keeps_parameters) ExpectSharded(rank.model);
   outcome.loss = window->Finish(optimizer, 1e-3).loss;
   outcome.gradients = optimizer.gradients;
   EXPECT_FALSE(outcome.gradients.empty());
@@ -244,6 +246,78 @@ TEST(CachedStepTest, ABareBackwardLeavesWholeGradients) {
           RunBare(world, {.pairs = {5, 0, 4}, .chunks = {3, 0, 2}, .reduction = reduction});
       EXPECT_NEAR(got.loss, want.loss, 1e-12 * want.loss);
       ExpectClose(got.gradients, want.gradients);
+    });
+  }
+}
+
+// The gradients of a model whose scopes close in another order than its units were made in; with
+// `list`, its blocks are one unit.
+Whole GradientsInTurn(World& world, bool cached, bool list = false) {
+  ShardModel model(2);
+  if (list) FullyShard({&model.block(0), &model.block(1)}, world.mesh(), Sums());
+  if (list) FullyShard(model, world.mesh(), Sums());
+  if (cached && !list) ShardAll(model, world.mesh(), Sums());
+  Initialize(model, world.device(), 1);
+  const auto embed = [&](Range range) {
+    const std::vector<int> order = {0, 1};
+    return std::vector{model(InputRows(world.device(), range, 0), order),
+                       model(InputRows(world.device(), range, 1), order)};
+  };
+  Tape tape;
+  const Recording on(tape);
+  std::vector<Variable> e;
+  if (cached) {
+    std::vector<std::vector<int64_t>> chunks(world.rank() == 0 ? 2 : 0);
+    CachedStep step(model, {.reduction = CachedReduction::kOncePerStep});
+    e = step.Embed(chunks, [&](int64_t k) { return embed({3 * k, 3 * k + 3}); });
+  } else {
+    e = embed({0, 6});
+  }
+  tape.Backward(RankingLoss({e[0], e[1]}, world.mesh()).value);
+  ExpectSharded(model);
+  return GradientsOf(model, cached ? &world.group() : nullptr);
+}
+
+TEST(CachedStepTest, OneReductionOfEachUnitIsInOneOrderOnAllRanks) {
+  Whole want;
+  RunRanks(1, [&](World& world) { want = GradientsInTurn(world, false); });
+  RunRanks(2, [&](World& world) { ExpectClose(GradientsInTurn(world, true), want); });
+}
+
+TEST(CachedStepTest, ARankWithoutChunksGivesBackWhatItGathered) {
+  Whole want;
+  RunRanks(1, [&](World& world) { want = GradientsInTurn(world, false); });
+  RunRanks(2, [&](World& world) { ExpectClose(GradientsInTurn(world, true, true), want); });
+}
+
+// The parameters after one step of an optimizer that runs in the backward, or after it.
+Whole AfterStep(World& world, const Way& way, bool in_backward) {
+  RaggedRank rank(world, way.setup);
+  const auto make = [](std::vector<Parameter> parameters) {
+    return std::make_unique<Sgd>(std::move(parameters), SgdOptions{.learning_rate = 0.1});
+  };
+  OptimizerInBackward inside(rank.model, make);
+  inside.set_learning_rate(0.1);
+  const std::unique_ptr<Optimizer> behind = make(rank.model.parameters());
+  Accumulation accumulation(rank.model, {.losses = {{.name = "ranking", .collective = true}},
+                                         .in_backward = in_backward ? &inside : nullptr});
+  auto loader = LoaderFor(std::vector<Range>{OwnRange(world, way)});
+  auto window = accumulation.Next(loader, [](const Range& range) { return range.pairs(); });
+  for (const Range& range : *window) {
+    const Recording on(rank.tape, {.seed = 5, .step = 1, .samples = SamplesOf(range)});
+    window->Backward(LossOf(rank, range, way));
+  }
+  window->Finish(in_backward ? static_cast<Optimizer&>(inside) : *behind, 0.1);
+  return ValuesOf(rank.model, &world.group());
+}
+
+TEST(CachedStepTest, AnOptimizerInBackwardStepsEachUnitOnce) {
+  for (const bool once : {false, true}) {
+    const auto reduction = once ? CachedReduction::kOncePerStep : CachedReduction::kEachChunk;
+    RunRanks(2, [&](World& world) {
+      const Way way{.pairs = {5, 4}, .chunks = {3, 2}, .reduction = reduction};
+      const Whole want = AfterStep(world, {.pairs = {5, 4}, .chunks = {0, 0}}, false);
+      ExpectClose(AfterStep(world, way, true), want);
     });
   }
 }
