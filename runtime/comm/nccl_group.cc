@@ -1,8 +1,8 @@
 #include "sherd/runtime/comm/nccl_group.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <numeric>
-#include <optional>
 #include <utility>
 #include <vector>
 

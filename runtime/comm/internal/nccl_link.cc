@@ -1,7 +1,6 @@
 #include "sherd/runtime/comm/internal/nccl_link.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
