@@ -33,8 +33,8 @@ class PointwiseLossOp final : public Op {
   }
   void Backward(OpBackward& b) const override {
     const GradTarget target = b.target(0);
-    kernels::PointwiseLossBackward(loss_, b.input(0), b.input(1), ignored_,
-                                   b.grad().Item<double>(), target.tensor, target.write);
+    kernels::PointwiseLossBackward(loss_, b.input(0), b.input(1), ignored_, b.grad().Item<double>(),
+                                   target.tensor, target.write);
   }
 
  private:

@@ -1,10 +1,10 @@
-#include "sherd/runtime/cuda/backend.h"
+#include "sherd/runtime/cuda/internal/backend.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "sherd/runtime/base/error.h"
-#include "sherd/runtime/cuda/check.h"
+#include "sherd/runtime/cuda/internal/check.h"
 
 namespace sherd::cuda {
 namespace {

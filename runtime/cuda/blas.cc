@@ -1,5 +1,5 @@
 // The one file that knows cuBLASLt.
-#include "sherd/runtime/cuda/blas.h"
+#include "sherd/runtime/cuda/internal/blas.h"
 
 #include <cublasLt.h>
 
@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "sherd/runtime/base/error.h"
-#include "sherd/runtime/cuda/backend.h"
+#include "sherd/runtime/cuda/internal/backend.h"
 
 namespace sherd::cuda {
 namespace {

@@ -1,4 +1,4 @@
-#include "sherd/runtime/cuda/check.h"
+#include "sherd/runtime/cuda/internal/check.h"
 
 #include "absl/strings/str_cat.h"
 

@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "sherd/runtime/base/error.h"
-#include "sherd/runtime/cuda/backend.h"
-#include "sherd/runtime/cuda/check.h"
-#include "sherd/runtime/cuda/range.h"
+#include "sherd/runtime/cuda/internal/backend.h"
+#include "sherd/runtime/cuda/internal/check.h"
+#include "sherd/runtime/cuda/internal/range.h"
 
 namespace sherd {
 namespace {

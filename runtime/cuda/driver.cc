@@ -1,10 +1,10 @@
-#include "sherd/runtime/cuda/driver.h"
+#include "sherd/runtime/cuda/internal/driver.h"
 
 #include <cuda_runtime_api.h>
 
 #include "absl/strings/str_cat.h"
 #include "sherd/runtime/base/error.h"
-#include "sherd/runtime/cuda/check.h"
+#include "sherd/runtime/cuda/internal/check.h"
 
 namespace sherd::cuda {
 namespace {

@@ -1,6 +1,6 @@
-#include "sherd/runtime/cuda/queue.h"
+#include "sherd/runtime/cuda/internal/queue.h"
 
-#include "sherd/runtime/cuda/check.h"
+#include "sherd/runtime/cuda/internal/check.h"
 
 namespace sherd::cuda {
 

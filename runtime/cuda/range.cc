@@ -1,4 +1,4 @@
-#include "sherd/runtime/cuda/range.h"
+#include "sherd/runtime/cuda/internal/range.h"
 
 #include <cuda_runtime_api.h>
 
@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "sherd/runtime/base/error.h"
-#include "sherd/runtime/cuda/check.h"
-#include "sherd/runtime/cuda/driver.h"
+#include "sherd/runtime/cuda/internal/check.h"
+#include "sherd/runtime/cuda/internal/driver.h"
 
 namespace sherd::cuda {
 namespace {

@@ -3,7 +3,7 @@
 #include "sherd/runtime/cuda/internal/attention_mma.h"
 #include "sherd/runtime/cuda/internal/attention_plain.h"
 #include "sherd/runtime/cuda/internal/attention_prepare.h"
-#include "sherd/runtime/cuda/kernels.h"
+#include "sherd/runtime/cuda/internal/kernels.h"
 #include "sherd/runtime/kernels/internal/attention_operands.h"
 #include "sherd/runtime/kernels/pack.h"
 

@@ -1,6 +1,6 @@
 #include "sherd/runtime/kernels/broadcast.h"
 
-#include "sherd/runtime/kernels/backend.h"
+#include "sherd/runtime/kernels/internal/backend.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/views.h"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "sherd/runtime/kernels/backend.h"
+#include "sherd/runtime/kernels/internal/backend.h"
 #include "sherd/runtime/kernels/internal/indices.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/views.h"

@@ -1,7 +1,7 @@
 #include "sherd/runtime/kernels/dropout.h"
 
-#include "sherd/runtime/kernels/backend.h"
 #include "sherd/runtime/kernels/elementwise.h"
+#include "sherd/runtime/kernels/internal/backend.h"
 #include "sherd/runtime/kernels/internal/dropout_rows.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/views.h"

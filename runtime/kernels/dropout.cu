@@ -1,8 +1,8 @@
 #include "sherd/runtime/kernels/dropout.h"
 
 #include "sherd/runtime/core/random.h"
+#include "sherd/runtime/cuda/internal/launch.h"
 #include "sherd/runtime/cuda/internal/operands.h"
-#include "sherd/runtime/cuda/launch.h"
 #include "sherd/runtime/kernels/internal/dropout_rows.h"
 #include "sherd/runtime/kernels/pack.h"
 

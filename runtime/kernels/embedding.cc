@@ -3,8 +3,8 @@
 #include <cstring>
 #include <vector>
 
-#include "sherd/runtime/kernels/backend.h"
 #include "sherd/runtime/kernels/elementwise.h"
+#include "sherd/runtime/kernels/internal/backend.h"
 #include "sherd/runtime/kernels/internal/indices.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/views.h"

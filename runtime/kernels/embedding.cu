@@ -1,7 +1,7 @@
 #include "sherd/runtime/kernels/embedding.h"
 
 #include "sherd/runtime/cuda/internal/index_rows.h"
-#include "sherd/runtime/cuda/kernels.h"
+#include "sherd/runtime/cuda/internal/kernels.h"
 #include "sherd/runtime/kernels/elementwise.h"
 
 namespace sherd::cuda {

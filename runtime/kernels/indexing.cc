@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "sherd/runtime/kernels/backend.h"
 #include "sherd/runtime/kernels/elementwise.h"
+#include "sherd/runtime/kernels/internal/backend.h"
 #include "sherd/runtime/kernels/internal/floats.h"
 #include "sherd/runtime/kernels/internal/indices.h"
 #include "sherd/runtime/kernels/internal/views.h"

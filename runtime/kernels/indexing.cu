@@ -1,8 +1,8 @@
 #include "sherd/runtime/kernels/indexing.h"
 
 #include "sherd/runtime/cuda/internal/index_rows.h"
-#include "sherd/runtime/cuda/kernels.h"
-#include "sherd/runtime/cuda/views.h"
+#include "sherd/runtime/cuda/internal/kernels.h"
+#include "sherd/runtime/cuda/internal/views.h"
 #include "sherd/runtime/kernels/elementwise.h"
 
 namespace sherd::cuda {

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "sherd/runtime/kernels/backend.h"
+#include "sherd/runtime/kernels/internal/backend.h"
 #include "sherd/runtime/kernels/internal/floats.h"
 #include "sherd/runtime/kernels/internal/views.h"
 #include "sherd/runtime/kernels/pack.h"

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
+#include "sherd/runtime/cuda/internal/kernels.h"
 #include "sherd/runtime/cuda/internal/rows.h"
-#include "sherd/runtime/cuda/kernels.h"
 #include "sherd/runtime/kernels/pack.h"
 
 namespace sherd::cuda {

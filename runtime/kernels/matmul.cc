@@ -1,7 +1,7 @@
 #include "sherd/runtime/kernels/matmul.h"
 
 #include "sherd/runtime/cpu/isa.h"
-#include "sherd/runtime/kernels/backend.h"
+#include "sherd/runtime/kernels/internal/backend.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/onednn_matmul.h"
 #include "sherd/runtime/kernels/internal/views.h"

@@ -1,7 +1,7 @@
 #include "sherd/runtime/kernels/matmul.h"
 
-#include "sherd/runtime/cuda/blas.h"
-#include "sherd/runtime/cuda/kernels.h"
+#include "sherd/runtime/cuda/internal/blas.h"
+#include "sherd/runtime/cuda/internal/kernels.h"
 
 namespace sherd::cuda {
 

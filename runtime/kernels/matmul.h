@@ -10,7 +10,7 @@ namespace sherd::kernels {
 // f32 runs on oneDNN, and so does bf16 where the processor has a fast dot product of bf16 pairs;
 // else blocks of bf16 are unpacked to f32 by our own loops, as blocks of f16 always are; f64 has
 // loops of our own too. 16-bit operands accumulate in f32, and with an f32 `out` the sums are never
-// rounded to 16 bits. On a CUDA device all are cuBLASLt's (runtime/cuda/blas.h).
+// rounded to 16 bits. On a CUDA device all are cuBLASLt's.
 //
 // Shapes: op(a) [M, K], op(b) [K, N], out [M, N]; M, N and K may be 0 (K = 0 is a product of
 //   zeros). a and b have any strides: one whose rows or columns are adjacent elements is read in

@@ -1,7 +1,7 @@
 #include "sherd/runtime/kernels/max_over.h"
 
+#include "sherd/runtime/cuda/internal/launch.h"
 #include "sherd/runtime/cuda/internal/operands.h"
-#include "sherd/runtime/cuda/launch.h"
 #include "sherd/runtime/kernels/pack.h"
 
 namespace sherd::cuda {

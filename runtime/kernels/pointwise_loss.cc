@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "sherd/runtime/base/error.h"
-#include "sherd/runtime/kernels/backend.h"
 #include "sherd/runtime/kernels/elementwise.h"
+#include "sherd/runtime/kernels/internal/backend.h"
 #include "sherd/runtime/kernels/internal/views.h"
 
 namespace sherd::kernels {

@@ -3,9 +3,9 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "sherd/runtime/cuda/kernels.h"
-#include "sherd/runtime/cuda/launch.h"
-#include "sherd/runtime/cuda/reduce.h"
+#include "sherd/runtime/cuda/internal/kernels.h"
+#include "sherd/runtime/cuda/internal/launch.h"
+#include "sherd/runtime/cuda/internal/reduce.h"
 #include "sherd/runtime/kernels/elementwise.h"
 
 namespace sherd::cuda {

@@ -3,7 +3,7 @@
 #include <array>
 
 #include "sherd/runtime/core/random.h"
-#include "sherd/runtime/kernels/backend.h"
+#include "sherd/runtime/kernels/internal/backend.h"
 #include "sherd/runtime/kernels/internal/views.h"
 
 namespace sherd::kernels {

@@ -4,8 +4,8 @@
 #include <numbers>
 
 #include "sherd/runtime/core/random.h"
+#include "sherd/runtime/cuda/internal/launch.h"
 #include "sherd/runtime/cuda/internal/operands.h"
-#include "sherd/runtime/cuda/launch.h"
 
 namespace sherd::cuda {
 namespace {

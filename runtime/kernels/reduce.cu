@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "sherd/runtime/cuda/internal/launch.h"
 #include "sherd/runtime/cuda/internal/operands.h"
-#include "sherd/runtime/cuda/launch.h"
-#include "sherd/runtime/cuda/reduce.h"
-#include "sherd/runtime/cuda/views.h"
+#include "sherd/runtime/cuda/internal/reduce.h"
+#include "sherd/runtime/cuda/internal/views.h"
 
 // Two passes: a partial result for each block, then one for all. The size alone decides how many
 // blocks there are and what each takes, so neither the device nor how the elements lie changes a

@@ -1,7 +1,7 @@
 #include "sherd/runtime/kernels/rms_norm.h"
 
-#include "sherd/runtime/kernels/backend.h"
 #include "sherd/runtime/kernels/elementwise.h"
+#include "sherd/runtime/kernels/internal/backend.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/partials.h"
 #include "sherd/runtime/kernels/internal/views.h"

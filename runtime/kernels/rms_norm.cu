@@ -2,8 +2,8 @@
 
 #include <cmath>
 
+#include "sherd/runtime/cuda/internal/kernels.h"
 #include "sherd/runtime/cuda/internal/norm.h"
-#include "sherd/runtime/cuda/kernels.h"
 
 namespace sherd::cuda {
 namespace {

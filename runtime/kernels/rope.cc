@@ -3,7 +3,7 @@
 #include <cmath>
 #include <vector>
 
-#include "sherd/runtime/kernels/backend.h"
+#include "sherd/runtime/kernels/internal/backend.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/views.h"
 #include "sherd/runtime/kernels/pack.h"

@@ -1,7 +1,7 @@
 #include "sherd/runtime/kernels/rope.h"
 
+#include "sherd/runtime/cuda/internal/kernels.h"
 #include "sherd/runtime/cuda/internal/rows.h"
-#include "sherd/runtime/cuda/kernels.h"
 #include "sherd/runtime/kernels/pack.h"
 
 namespace sherd::cuda {

@@ -1,7 +1,7 @@
 #include "sherd/runtime/kernels/sum_over.h"
 
-#include "sherd/runtime/kernels/backend.h"
 #include "sherd/runtime/kernels/elementwise.h"
+#include "sherd/runtime/kernels/internal/backend.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/sum_dims.h"
 #include "sherd/runtime/kernels/internal/views.h"

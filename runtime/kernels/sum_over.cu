@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "sherd/runtime/cuda/internal/map.h"
-#include "sherd/runtime/cuda/reduce.h"
+#include "sherd/runtime/cuda/internal/reduce.h"
 #include "sherd/runtime/kernels/internal/sum_dims.h"
 #include "sherd/runtime/kernels/pack.h"
 

@@ -133,10 +133,8 @@ inline void PrintTo(const OpRow& row, std::ostream* out) { *out << row.name; }
 
 // Programs that are linked with a backend beside the CPU's run each row there too.
 #ifdef SHERD_TEST_ACCELERATOR
-#define SHERD_TEST_OP_TABLE_ON_ACCELERATOR(Name)         \
-  TEST_P(Name##OpTable, RowOnAccelerator) {              \
-    ::sherd::testing::CheckRowOnAccelerator(GetParam()); \
-  }
+#define SHERD_TEST_OP_TABLE_ON_ACCELERATOR(Name) \
+  TEST_P(Name##OpTable, RowOnAccelerator) { ::sherd::testing::CheckRowOnAccelerator(GetParam()); }
 #else
 #define SHERD_TEST_OP_TABLE_ON_ACCELERATOR(Name)
 #endif

@@ -16,7 +16,7 @@
 #include "sherd/runtime/base/error.h"
 #include "sherd/runtime/comm/agree.h"
 #include "sherd/runtime/comm/nccl_group.h"
-#include "sherd/runtime/cuda/check.h"
+#include "sherd/runtime/cuda/internal/check.h"
 
 namespace sherd {
 namespace {

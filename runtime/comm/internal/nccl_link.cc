@@ -7,7 +7,7 @@
 #include "sherd/runtime/base/error.h"
 #include "sherd/runtime/base/thread.h"
 #include "sherd/runtime/comm/internal/call_record.h"
-#include "sherd/runtime/cuda/backend.h"
+#include "sherd/runtime/cuda/internal/backend.h"
 
 namespace sherd::internal {
 namespace {

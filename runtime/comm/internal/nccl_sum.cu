@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "sherd/runtime/cuda/launch.h"
-#include "sherd/runtime/cuda/types.h"
+#include "sherd/runtime/cuda/internal/launch.h"
+#include "sherd/runtime/cuda/internal/types.h"
 
 namespace sherd::internal {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "sherd/runtime/core/random.h"
-#include "sherd/runtime/cuda/types.h"
+#include "sherd/runtime/cuda/internal/types.h"
 
 // What kernels of attention are given, and what a block of one works on. For .cu files.
 namespace sherd::cuda::attention {

@@ -1,8 +1,8 @@
 #pragma once
 
 #include "sherd/runtime/cuda/internal/attention_args.h"
+#include "sherd/runtime/cuda/internal/launch.h"
 #include "sherd/runtime/cuda/internal/mma.h"
-#include "sherd/runtime/cuda/launch.h"
 
 // Attention of bf16 and f16 on tensor cores, in tiles of 64 queries and 64 keys. For .cu files.
 //

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "sherd/runtime/cuda/internal/attention_args.h"
-#include "sherd/runtime/cuda/launch.h"
+#include "sherd/runtime/cuda/internal/launch.h"
 
 // Attention of f32 and f64 by fused multiply-adds, in tiles of kTile queries and kTile keys. For
 // .cu files.

@@ -1,7 +1,7 @@
 #include "sherd/runtime/cuda/internal/attention_prepare.h"
 
+#include "sherd/runtime/cuda/internal/launch.h"
 #include "sherd/runtime/cuda/internal/note_fault.h"
-#include "sherd/runtime/cuda/launch.h"
 #include "sherd/runtime/kernels/internal/attention_operands.h"
 #include "sherd/runtime/kernels/pack.h"
 

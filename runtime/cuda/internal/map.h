@@ -4,9 +4,9 @@
 #include <array>
 #include <cstdint>
 
+#include "sherd/runtime/cuda/internal/launch.h"
 #include "sherd/runtime/cuda/internal/operands.h"
-#include "sherd/runtime/cuda/launch.h"
-#include "sherd/runtime/cuda/views.h"
+#include "sherd/runtime/cuda/internal/views.h"
 #include "sherd/runtime/kernels/write.h"
 
 // Kernels that compute each element of their outputs from the elements of their inputs at the same

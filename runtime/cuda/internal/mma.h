@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "sherd/runtime/cuda/types.h"
+#include "sherd/runtime/cuda/internal/types.h"
 
 // Products of 16-bit matrices by a warp on tensor cores, from tiles in shared memory. For .cu
 // files; the

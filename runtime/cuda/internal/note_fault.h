@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "sherd/runtime/cuda/fault.h"
+#include "sherd/runtime/cuda/internal/fault.h"
 
 // For .cu files.
 namespace sherd::cuda {

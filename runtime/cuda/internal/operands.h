@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "sherd/runtime/core/dtype.h"
-#include "sherd/runtime/cuda/types.h"
+#include "sherd/runtime/cuda/internal/types.h"
 
 // Elements of any float dtype, read into the type a kernel computes in and written from it. For .cu
 // files.

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "sherd/runtime/cuda/launch.h"
-#include "sherd/runtime/cuda/reduce.h"
-#include "sherd/runtime/cuda/types.h"
+#include "sherd/runtime/cuda/internal/launch.h"
+#include "sherd/runtime/cuda/internal/reduce.h"
+#include "sherd/runtime/cuda/internal/types.h"
 #include "sherd/runtime/kernels/internal/views.h"
 
 // Kernels that work row by row, on packs of 16 bytes. For .cu files.

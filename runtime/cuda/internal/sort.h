@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "sherd/runtime/cuda/launch.h"
+#include "sherd/runtime/cuda/internal/launch.h"
 
 // A sort of 64-bit keys on the device. For .cu files.
 //

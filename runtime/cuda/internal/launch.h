@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "sherd/runtime/cuda/backend.h"
-#include "sherd/runtime/cuda/check.h"
+#include "sherd/runtime/cuda/internal/backend.h"
+#include "sherd/runtime/cuda/internal/check.h"
 
 // How kernels are launched. For .cu files.
 //

@@ -7,9 +7,9 @@
 #include <string>
 
 #include "sherd/runtime/core/device.h"
-#include "sherd/runtime/cuda/fault.h"
-#include "sherd/runtime/cuda/kernels.h"
-#include "sherd/runtime/cuda/queue.h"
+#include "sherd/runtime/cuda/internal/fault.h"
+#include "sherd/runtime/cuda/internal/kernels.h"
+#include "sherd/runtime/cuda/internal/queue.h"
 
 namespace sherd::cuda {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "sherd/runtime/kernels/backend.h"
+#include "sherd/runtime/kernels/internal/backend.h"
 
 namespace sherd::cuda {
 
