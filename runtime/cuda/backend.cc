@@ -115,8 +115,8 @@ bool Backend::Owns(const void* address) const {
 void Backend::ThrowIfFault(const Fault& fault) const {
   Zero(fault_, sizeof(Fault));
   const FaultText text = TextOf(fault.op);
-  ThrowInvalidArgument(absl::StrCat(text.what, " ", fault.value, " at element ", fault.place,
-                                    " is outside of [0, ", fault.limit, ")"),
+  ThrowInvalidArgument(absl::StrCat(text.what, " ", fault.value, " at index ", fault.place,
+                                    " is outside [0, ", fault.limit, ")"),
                        {.op = text.op});
 }
 

@@ -343,11 +343,11 @@ TEST(CudaAttentionTest, LengthsThatAreWrongAreNamedByTheNextWait) {
     const std::string text = error(lengths, ends);
     EXPECT_NE(text.find(part), std::string::npos) << text;
   };
-  expect({5, 6}, {}, "[attention] length 6 at element 1 is outside of [0, 6)");
-  expect({-1, 5}, {}, "length -1 at element 0 is outside of [0, 6)");
-  expect({}, {0, 4, 3}, "length -1 at element 2");
-  expect({}, {1, 4}, "length 1 at element 0 is outside of [0, 1)");
-  expect({}, {0, 11}, "length 11 at element 1 is outside of [0, 11)");
+  expect({5, 6}, {}, "[attention] length 6 at index 1 is outside [0, 6)");
+  expect({-1, 5}, {}, "length -1 at index 0 is outside [0, 6)");
+  expect({}, {0, 4, 3}, "length -1 at index 2");
+  expect({}, {1, 4}, "length 1 at index 0 is outside [0, 1)");
+  expect({}, {0, 11}, "length 11 at index 1 is outside [0, 11)");
   expect({5, 4}, {}, "no error");
 }
 
