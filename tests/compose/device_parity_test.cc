@@ -71,9 +71,12 @@ class DeviceParity : public ::testing::TestWithParam<int> {
     if (there == 0) GTEST_SKIP() << why;
     if (there < devices) GTEST_SKIP() << there << " devices, not " << devices;
     for (const GridCase& c : CasesOf(GetParam())) {
-      ExpectParity(c, [&](int ranks, const std::function<void(World&)>& body) {
-        RunRanks(ranks, body, options);
-      });
+      ExpectParity(
+          c,
+          [&](int ranks, const std::function<void(World&)>& body) {
+            RunRanks(ranks, body, options);
+          },
+          options);
       if (HasFailure()) return;
     }
   }
@@ -102,6 +105,9 @@ TEST(LaunchedDeviceParity, Nccl) {
     GTEST_SKIP() << "SHERD_TEST_LAUNCHED is not set";
   }
   const char* const index = std::getenv("SHERD_TEST_DEVICE");
+  const RankOptions alone = {.device = DeviceKind::kCuda,
+                             .cuda_index = index == nullptr ? 0 : std::atoi(index),
+                             .cuda_memory_bytes = kMemoryBytes};
   absl::StatusOr<World> world =
       World::FromEnvironment({.device = DeviceKind::kCuda,
                               .cuda_index = index == nullptr ? -1 : std::atoi(index),
@@ -109,7 +115,8 @@ TEST(LaunchedDeviceParity, Nccl) {
                               .driver = GroupDriver::kNccl});
   ASSERT_TRUE(world.ok()) << world.status();
   for (const GridCase& c : CasesOf(world->size())) {
-    ExpectParity(c, [&](int, const std::function<void(World&)>& body) { body(*world); });
+    ExpectParity(
+        c, [&](int, const std::function<void(World&)>& body) { body(*world); }, alone);
   }
   const absl::Status left = world->Finish();
   EXPECT_TRUE(left.ok()) << left;

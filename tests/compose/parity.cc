@@ -273,7 +273,7 @@ const RunResult& PlainFor(const GridCase& of) {
 }
 
 // One rank in the case's precision that takes the micro-batches of all its ranks in turn.
-const RunResult& MixedReferenceFor(const GridCase& c) {
+const RunResult& MixedReferenceFor(const GridCase& c, const RankOptions& options) {
   static std::map<std::string, RunResult> references;
   GridCase alone{.dtype = c.dtype,
                  .ranks = c.ranks,
@@ -285,7 +285,9 @@ const RunResult& MixedReferenceFor(const GridCase& c) {
   auto [it, inserted] = references.try_emplace(NameOf(alone));
   if (inserted) {
     const Reference& start = ReferenceFor(c.dtype, c.calls);
-    RunRanks(1, [&](World& world) { it->second = Train(world, alone, &start.starts, nullptr); });
+    RunRanks(
+        1, [&](World& world) { it->second = Train(world, alone, &start.starts, nullptr); },
+        options);
   }
   return it->second;
 }
@@ -350,14 +352,16 @@ std::string NameOf(const GridCase& c) {
 
 void ExpectParity(const GridCase& c) {
   ExpectParity(
-      c, [](int ranks, const std::function<void(World&)>& body) { RunRanks(ranks, body); }, true);
+      c, [](int ranks, const std::function<void(World&)>& body) { RunRanks(ranks, body); }, {},
+      true);
 }
 
-void ExpectParity(const GridCase& c, const RanksRunner& run_ranks, bool bits) {
+void ExpectParity(const GridCase& c, const RanksRunner& run_ranks, const RankOptions& alone,
+                  bool bits) {
   SCOPED_TRACE(NameOf(c));
   const Reference& reference = ReferenceFor(c.dtype, c.calls);
   const bool mixed = IsMixed(c);
-  const RunResult& want = mixed ? MixedReferenceFor(c) : reference.run;
+  const RunResult& want = mixed ? MixedReferenceFor(c, alone) : reference.run;
   const RunResult* plain = c.ranks == 1 && !mixed && bits ? &PlainFor(c) : nullptr;
   std::mutex mutex;
   double worst = 0.0;

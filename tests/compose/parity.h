@@ -9,6 +9,7 @@
 #include "sherd/runtime/core/dtype.h"
 #include "sherd/shard/stage.h"
 #include "sherd/shard/window.h"
+#include "tests/support/ranks.h"
 
 namespace sherd::testing {
 
@@ -70,9 +71,11 @@ std::string NameOf(const GridCase& c);
 void ExpectParity(const GridCase& c);
 
 // The same for ranks that `run_ranks` makes, of whatever device: it calls its argument for every
-// rank of this process. The reference stays one rank on a CPU; with `bits`, also what is said above
-// of bits, for a CPU.
+// rank of this process. The reference stays one rank on a CPU, but for a precision of its own: that
+// of one rank made with `alone`, which rounds as the others do. With `bits`, also what is said
+// above of bits, for a CPU.
 using RanksRunner = std::function<void(int ranks, const std::function<void(World&)>& body)>;
-void ExpectParity(const GridCase& c, const RanksRunner& run_ranks, bool bits = false);
+void ExpectParity(const GridCase& c, const RanksRunner& run_ranks, const RankOptions& alone,
+                  bool bits = false);
 
 }  // namespace sherd::testing
