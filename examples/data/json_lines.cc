@@ -75,24 +75,33 @@ absl::StatusOr<std::string> JsonLine::Text(const std::string& key) const {
   return *text;
 }
 
-absl::StatusOr<std::vector<int64_t>> JsonLine::Integers(const std::string& key) const {
+template <typename T>
+absl::StatusOr<std::vector<T>> JsonLine::ArrayOf(const std::string& key, const char* what) const {
   const absl::StatusOr<const sherd::Json*> json = Find(key);
   if (!json.ok()) return json.status();
   const auto* const array = std::get_if<sherd::JsonArray>(&(*json)->value);
   if (array == nullptr) {
     return Error(absl::StrCat("\"", key, "\" is ", (*json)->kind(), ", not an array"));
   }
-  std::vector<int64_t> integers;
-  integers.reserve(array->size());
+  std::vector<T> values;
+  values.reserve(array->size());
   for (const sherd::Json& element : *array) {
-    const auto* const integer = std::get_if<int64_t>(&element.value);
-    if (integer == nullptr) {
-      return Error(absl::StrCat("\"", key, "\"[", integers.size(), "] is ", element.kind(),
-                                ", not an integer"));
+    const auto* const value = std::get_if<T>(&element.value);
+    if (value == nullptr) {
+      return Error(
+          absl::StrCat("\"", key, "\"[", values.size(), "] is ", element.kind(), ", not ", what));
     }
-    integers.push_back(*integer);
+    values.push_back(*value);
   }
-  return integers;
+  return values;
+}
+
+absl::StatusOr<std::vector<int64_t>> JsonLine::Integers(const std::string& key) const {
+  return ArrayOf<int64_t>(key, "an integer");
+}
+
+absl::StatusOr<std::vector<std::string>> JsonLine::Texts(const std::string& key) const {
+  return ArrayOf<std::string>(key, "a string");
 }
 
 absl::StatusOr<std::vector<JsonLine>> ReadJsonLines(const std::string& file) {

@@ -26,11 +26,15 @@ class JsonLine {
   // The array of integers at `key`. Errors: kInvalidArgument when the key is missing, no array, or
   // has an element that is no integer, which is named with its place.
   absl::StatusOr<std::vector<int64_t>> Integers(const std::string& key) const;
+  // The array of strings at `key`. Errors: likewise.
+  absl::StatusOr<std::vector<std::string>> Texts(const std::string& key) const;
   // An error about this line: "file:line: why".
   absl::Status Error(const std::string& why) const;
 
  private:
   absl::StatusOr<const sherd::Json*> Find(const std::string& key) const;
+  template <typename T>
+  absl::StatusOr<std::vector<T>> ArrayOf(const std::string& key, const char* what) const;
 
   std::string file_;
   int64_t line_;

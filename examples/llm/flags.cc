@@ -62,6 +62,21 @@ std::optional<std::string> ReadSeed(const std::string& text, uint64_t& value) {
   return "an integer from 0 to 2^64 - 1";
 }
 
+std::optional<std::string> ReadDuration(const std::string& text, absl::Duration& value) {
+  double seconds = 0;
+  absl::Duration duration;
+  if (absl::SimpleAtod(text, &seconds) && std::isfinite(seconds)) {
+    duration = absl::Seconds(seconds);
+  } else if (!absl::ParseDuration(text, &duration)) {
+    duration = absl::ZeroDuration();
+  }
+  if (duration <= absl::ZeroDuration() || duration > absl::Hours(1000)) {
+    return "a duration such as 90, 90s or 5m";
+  }
+  value = duration;
+  return std::nullopt;
+}
+
 std::string NearestName(std::string_view name, const std::vector<std::string>& names) {
   return *std::min_element(names.begin(), names.end(),
                            [&](const std::string& a, const std::string& b) {

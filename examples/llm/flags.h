@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/time.h"
 
 namespace llm {
 
@@ -47,6 +48,7 @@ std::optional<std::string> ReadInteger(const std::string& text, int64_t least, i
 std::optional<std::string> ReadReal(const std::string& text, double least, double most, bool open,
                                     double& value);
 std::optional<std::string> ReadSeed(const std::string& text, uint64_t& value);
+std::optional<std::string> ReadDuration(const std::string& text, absl::Duration& value);
 // Of the names, the one with the fewest insertions, deletions and replacements.
 std::string NearestName(std::string_view name, const std::vector<std::string>& names);
 // Splits "--name=value"; the name comes back with underscores.
@@ -86,6 +88,13 @@ FlagValue<O> TextFlag(std::string O::*field, std::string what) {
     o.*field = text;
     return std::nullopt;
   }};
+}
+
+// More than nothing and at most 1000 hours; a number alone is seconds.
+template <typename O>
+FlagValue<O> DurationFlag(absl::Duration O::*field) {
+  return {[=](O& o, const std::string& text) { return internal::ReadDuration(text, o.*field); },
+          [=](const O& o) { return absl::FormatDuration(o.*field); }};
 }
 
 // One of two words.

@@ -17,8 +17,8 @@
 #include "llm/escape.h"
 #include "llm/generate.h"
 #include "llm/generate_options.h"
+#include "llm/program.h"
 #include "llm/saved_model.h"
-#include "sherd/runtime/base/error.h"
 #include "sherd/runtime/comm/agree.h"
 #include "sherd/runtime/comm/launch.h"
 #include "sherd/runtime/comm/world.h"
@@ -27,13 +27,7 @@
 namespace llm {
 namespace {
 
-constexpr int kFailure = 1;
-constexpr int kUsage = 2;
-
-int Fail(const sherd::LaunchInfo& launch, const std::string& text, int code) {
-  if (launch.rank == 0) std::fprintf(stderr, "generate: %s\n", text.c_str());
-  return code;
-}
+constexpr char kName[] = "generate";
 
 // Text to tokens of a model and back: by a tokenizer, or by bytes where the model knows only those.
 class Words {
@@ -111,7 +105,7 @@ absl::StatusOr<std::unique_ptr<TextModel>> ModelOf(const SavedModel& saved, sher
   return model;
 }
 
-absl::Status Run(const ProgramOptions& o, sherd::World& world) {
+absl::StatusOr<int> Run(const ProgramOptions& o, sherd::World& world) {
   absl::StatusOr<SavedModel> saved = FindModel(o.model);
   if (saved.ok() &&
       (saved->config.model_type() == "bert" || saved->config.head().kind != Head::kLanguageModel)) {
@@ -141,34 +135,23 @@ absl::Status Run(const ProgramOptions& o, sherd::World& world) {
     std::printf("%s\n", text.c_str());
     std::fflush(stdout);
   }
-  return absl::OkStatus();
+  return 0;
 }
 
 int Main(std::span<const char* const> arguments) {
   const absl::StatusOr<sherd::LaunchInfo> launch = sherd::ParseLaunch(sherd::ProcessEnvironment());
-  if (!launch.ok()) return Fail({}, std::string(launch.status().message()), kUsage);
+  if (!launch.ok()) return Fail(kName, {}, launch.status(), kUsage);
   const absl::StatusOr<ProgramOptions> options = ParseProgramOptions(arguments.subspan(1));
-  if (!options.ok()) return Fail(*launch, std::string(options.status().message()), kUsage);
+  if (!options.ok()) return Fail(kName, *launch, options.status(), kUsage);
   if (options->help) {
     if (launch->rank == 0) std::fputs(ProgramHelp("sherd_generate_llm").c_str(), stdout);
     return 0;
   }
-  try {
-    absl::StatusOr<sherd::World> world = sherd::World::FromLaunch(
-        *launch, {.device = options->cuda ? sherd::DeviceKind::kCuda : sherd::DeviceKind::kCpu,
-                  .threads = static_cast<int>(options->threads),
-                  .log = sherd::StderrLogSink()});
-    if (!world.ok()) {
-      std::fprintf(stderr, "generate: %s\n", std::string(world.status().message()).c_str());
-      return kFailure;
-    }
-    const absl::Status done = Run(*options, *world);
-    if (!done.ok()) return Fail(*launch, std::string(done.message()), kFailure);
-    return world->Finish().ok() ? 0 : kFailure;
-  } catch (const sherd::Error& error) {
-    std::fprintf(stderr, "generate: %s\n", error.what());
-    return kFailure;
-  }
+  return RunInWorld(kName, *launch,
+                    {.device = options->cuda ? sherd::DeviceKind::kCuda : sherd::DeviceKind::kCpu,
+                     .threads = static_cast<int>(options->threads),
+                     .log = sherd::StderrLogSink()},
+                    [&](sherd::World& world) { return Run(*options, world); });
 }
 
 }  // namespace

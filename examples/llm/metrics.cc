@@ -7,11 +7,13 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <optional>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "llm/escape.h"
 #include "sherd/runtime/base/new_file.h"
 #include "sherd/runtime/io/json.h"
@@ -106,6 +108,12 @@ std::string MetricsLine(const StepRecord& r) {
   if (r.validation_loss) {
     absl::StrAppend(&line, ", \"validation_loss\": ", JsonNumber(*r.validation_loss));
   }
+  if (!r.measures.empty()) {
+    const auto member = [](std::string* out, const std::pair<const std::string, double>& measure) {
+      absl::StrAppend(out, JsonString(measure.first), ": ", JsonNumber(measure.second));
+    };
+    absl::StrAppend(&line, ", \"held_out\": {", absl::StrJoin(r.measures, ", ", member), "}");
+  }
   absl::StrAppend(&line, ", \"gradient_norm\": ", JsonNumber(r.gradient_norm),
                   ", \"learning_rate\": ", JsonNumber(r.learning_rate),
                   ", \"samples\": ", r.samples, ", \"micro_batches\": ", r.micro_batches,
@@ -116,6 +124,30 @@ std::string MetricsLine(const StepRecord& r) {
   return line;
 }
 
+namespace {
+
+std::optional<double> NumberOf(const sherd::Json& json) {
+  if (const auto* const integer = std::get_if<int64_t>(&json.value)) {
+    return static_cast<double>(*integer);
+  }
+  if (const auto* const number = std::get_if<double>(&json.value)) return *number;
+  return std::nullopt;
+}
+
+std::map<std::string, double> MeasuresOf(const sherd::JsonObject& line) {
+  std::map<std::string, double> measures;
+  const auto found = line.find("held_out");
+  if (found == line.end()) return measures;
+  if (const auto* const object = std::get_if<sherd::JsonObject>(&found->second.value)) {
+    for (const auto& [name, json] : *object) {
+      if (const std::optional<double> value = NumberOf(json)) measures[name] = *value;
+    }
+  }
+  return measures;
+}
+
+}  // namespace
+
 absl::StatusOr<StepRecord> ParseMetricsLine(std::string_view line) {
   const absl::StatusOr<sherd::Json> json = sherd::ParseJson(line);
   if (!json.ok()) return json.status();
@@ -124,12 +156,7 @@ absl::StatusOr<StepRecord> ParseMetricsLine(std::string_view line) {
   std::string missing;
   const auto real = [&](const char* key) -> std::optional<double> {
     const auto found = object->find(key);
-    if (found == object->end()) return std::nullopt;
-    if (const auto* const integer = std::get_if<int64_t>(&found->second.value)) {
-      return static_cast<double>(*integer);
-    }
-    if (const auto* const number = std::get_if<double>(&found->second.value)) return *number;
-    return std::nullopt;
+    return found != object->end() ? NumberOf(found->second) : std::nullopt;
   };
   const auto needed = [&](const char* key) {
     const std::optional<double> value = real(key);
@@ -141,6 +168,7 @@ absl::StatusOr<StepRecord> ParseMetricsLine(std::string_view line) {
                              .loss = needed("loss"),
                              .z_loss = real("z_loss"),
                              .validation_loss = real("validation_loss"),
+                             .measures = MeasuresOf(*object),
                              .gradient_norm = needed("gradient_norm"),
                              .learning_rate = needed("learning_rate"),
                              .samples = count("samples"),

@@ -144,7 +144,7 @@ Variable Llama::Forward(const TextInput& input) {
     case Head::kClassification:
       return (*score_)(Pool(h, input.mask, Pooling::kLast));
     case Head::kEmbedding:
-      return Embed(h, input.mask, config_.head);
+      return Embed(h, input.pool_mask(), config_.head);
     case Head::kLanguageModel:
       break;
   }

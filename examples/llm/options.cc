@@ -1,11 +1,9 @@
 #include "llm/options.h"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <set>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "llm/flags.h"
 
@@ -13,21 +11,6 @@ namespace llm {
 namespace {
 
 constexpr int64_t kLargestHead = 256;  // the limit of Attention
-
-std::optional<std::string> SetTimeout(Options& o, const std::string& text) {
-  double seconds = 0;
-  absl::Duration duration;
-  if (absl::SimpleAtod(text, &seconds) && std::isfinite(seconds)) {
-    duration = absl::Seconds(seconds);
-  } else if (!absl::ParseDuration(text, &duration)) {
-    duration = absl::ZeroDuration();
-  }
-  if (duration <= absl::ZeroDuration() || duration > absl::Hours(1000)) {
-    return "a duration such as 90, 90s or 5m";
-  }
-  o.timeout = duration;
-  return std::nullopt;
-}
 
 std::optional<std::string> AddData(Options& o, const std::string& text) {
   if (text.empty()) return "the names of files";
@@ -112,10 +95,7 @@ const std::vector<Flag<Options>>& Flags() {
        TextFlag(&O::export_to, "a folder")},
       {"resume", "", "go on from the newest state in --out, or begin where there is none",
        SwitchFlag(&O::resume, true)},
-      {"timeout",
-       "T",
-       "how long to wait for a peer, such as 90s",
-       {SetTimeout, [](const O& o) { return absl::FormatDuration(o.timeout); }}},
+      {"timeout", "T", "how long to wait for a peer, such as 90s", DurationFlag(&O::timeout)},
       {"help", "", "print this text", SwitchFlag(&O::help, true)},
   };
   return *flags;

@@ -5,6 +5,9 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <map>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -46,6 +49,25 @@ Chart LossChart(const Report& report) {
   chart.series.push_back(
       Collect(report, "training", 1, [](const StepRecord& s) { return s.loss; }));
   chart.series.push_back(std::move(validation));
+  return chart;
+}
+
+// The measures by name, if there are any.
+std::optional<Chart> MeasureChart(const Report& report) {
+  std::map<std::string, ChartSeries> series;
+  for (const StepRecord& step : report.steps) {
+    for (const auto& [name, value] : step.measures) {
+      const int colour = static_cast<int>(series.size()) % 3 + 1;
+      ChartSeries& of =
+          series.try_emplace(name, ChartSeries{name, Kind::kMarkers, colour, {}, {}}).first->second;
+      of.x.push_back(static_cast<double>(step.step));
+      of.y.push_back(value);
+    }
+  }
+  if (series.empty()) return std::nullopt;
+  Chart chart{"On held-out " + report.unit + "s", "step", "from 0 to 1"};
+  chart.from_zero = true;
+  for (auto& [name, of] : series) chart.series.push_back(std::move(of));
   return chart;
 }
 
@@ -124,7 +146,11 @@ std::string ReportHtml(const Report& report) {
                     "</span><span class=value>", HtmlText(h.value), "</span><span class=note>",
                     HtmlText(h.note), "</span></div>\n");
   }
-  absl::StrAppend(&html, "</div>\n", ChartHtml(LossChart(report), 940, 340), "<div class=plots>\n");
+  absl::StrAppend(&html, "</div>\n", ChartHtml(LossChart(report), 940, 340));
+  if (const std::optional<Chart> measures = MeasureChart(report)) {
+    absl::StrAppend(&html, ChartHtml(*measures, 940, 300));
+  }
+  absl::StrAppend(&html, "<div class=plots>\n");
   for (const Chart& chart : {ThroughputChart(report), MemoryChart(report), GradientChart(report),
                              LearningRateChart(report)}) {
     absl::StrAppend(&html, ChartHtml(chart, 450, 230));

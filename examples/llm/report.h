@@ -29,7 +29,7 @@ struct Report {
   std::vector<Headline> headlines;
   std::vector<Section> sections;
   std::vector<StepRecord> steps;
-  std::string unit = "byte";                            // what a token is called
+  std::string unit = "byte";                            // what a loss is the mean over
   std::optional<double> bigram_loss;                    // nats, on the same validation; of bytes
   std::vector<std::pair<std::string, int64_t>> memory;  // peak bytes by category
   std::string prompt;                                   // what the sample begins with

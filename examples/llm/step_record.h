@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <string>
 
 namespace llm {
 
@@ -9,11 +11,13 @@ namespace llm {
 //
 // Figures are those of the whole run, all ranks together, except `peak_bytes`.
 struct StepRecord {
-  int64_t step = 0;              // counted from 1
-  double loss = 0.0;             // mean over the step's tokens, in nats a token, before the update
-  std::optional<double> z_loss;  // mean over the same tokens, without its weight
+  int64_t step = 0;   // counted from 1
+  double loss = 0.0;  // mean over the step's items, tokens say, in nats, before the update
+  std::optional<double> z_loss;           // mean over the same items, without its weight
   std::optional<double> validation_loss;  // after the update, where it was measured
-  double gradient_norm = 0.0;             // before clipping
+  // What else was measured then, by name, such as {"recall@1", 0.5}; from 0 to 1.
+  std::map<std::string, double> measures = {};
+  double gradient_norm = 0.0;  // before clipping
   double learning_rate = 0.0;
   int64_t samples = 0;        // of this step: its effective batch
   int64_t micro_batches = 0;  // that they were cut into, over all ranks

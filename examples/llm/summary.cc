@@ -47,6 +47,10 @@ std::vector<Report::Headline> Headlines(const Dataset& data, const TrainingResul
        data.bytes()
            ? absl::StrFormat("nats per byte = %.3f bits", BitsPerByte(r.validation_loss))
            : absl::StrFormat("nats per token, perplexity %.4g", std::exp(r.validation_loss))}};
+  if (r.loss_before) {
+    headlines.push_back({"Before training", absl::StrFormat("%.4f", *r.loss_before),
+                         "the weights it started from, on the same text"});
+  }
   if (bigram_loss) {
     headlines.push_back({"Byte bigram", absl::StrFormat("%.4f", *bigram_loss),
                          absl::StrFormat("fitted on the same text; %.4f %s",

@@ -1,7 +1,6 @@
 #include "llm/training.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -13,8 +12,12 @@
 #include "data/loader.h"
 #include "llm/evaluate.h"
 #include "llm/generate.h"
+#include "llm/memory_peaks.h"
 #include "llm/models/pretrained.h"
 #include "llm/run_model.h"
+#include "llm/run_states.h"
+#include "llm/stopwatch.h"
+#include "llm/together.h"
 #include "llm/z_loss.h"
 #include "sherd/autograd/loss/causal_lm.h"
 #include "sherd/autograd/optim/adamw.h"
@@ -46,49 +49,6 @@ void ShardModel(TextModel& model, const sherd::Mesh& mesh, const Options& o) {
   sherd::Initialize(model, mesh.device(), o.seed);
 }
 
-// What ranks tell each other after a step.
-struct Together {
-  int64_t peak_bytes = 0;  // the largest of any rank
-  bool stop = false;       // any rank was asked to
-  bool written = false;    // all ranks have written what they save
-};
-
-// Reductions only sum, so every rank has a slot for its peak. COLLECTIVE.
-Together TellAll(sherd::ProcessGroup& group, const Together& mine) {
-  const auto ranks = static_cast<size_t>(group.size());
-  std::vector<int64_t> slots(ranks + 2, 0);
-  slots[static_cast<size_t>(group.rank())] = mine.peak_bytes;
-  slots[ranks] = mine.stop ? 1 : 0;
-  slots[ranks + 1] = mine.written ? 1 : 0;
-  group.AllReduce(slots.data(), static_cast<int64_t>(slots.size()), sherd::DType::kI64,
-                  {.op = "after a step"});
-  return {.peak_bytes = *std::max_element(slots.begin(), slots.end() - 2),
-          .stop = slots[ranks] > 0,
-          .written = slots[ranks + 1] == group.size()};
-}
-
-std::vector<std::pair<std::string, int64_t>> PeaksByCategory(const sherd::Device& device) {
-  const sherd::MemoryStats stats = device.allocator().stats();
-  std::vector<std::pair<std::string, int64_t>> peaks;
-  for (int i = 0; i < sherd::kMemoryCategories; ++i) {
-    const auto category = static_cast<sherd::MemoryCategory>(i);
-    const int64_t bytes = stats[category].peak_bytes;
-    if (bytes > 0) peaks.emplace_back(sherd::NameOf(category), bytes);
-  }
-  return peaks;
-}
-
-class Stopwatch {
- public:
-  double Seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
-  }
-  void Restart() { began_ = std::chrono::steady_clock::now(); }
-
- private:
-  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
-};
-
 // Neither loss nor gradients of f32 recover by themselves once they overflowed.
 absl::Status CheckFinite(const sherd::StepResult& step) {
   if (std::isfinite(step.loss) && !step.skipped) return absl::OkStatus();
@@ -114,13 +74,12 @@ class Trainer {
   // What the model writes behind the prompt; nothing for tokens without a text.
   std::string Sample();
   sherd::StepResult Step(sherd::Window<data::Batch>& window);
+  // The mean loss on so many validation samples, spread over all. COLLECTIVE.
+  double ValidationLoss(int64_t samples);
   // The validation that belongs to `step`, if any.
   std::optional<double> Validate(int64_t step);
-  // Begins to save the state of `step`; EndSave waits for one that is being written.
-  absl::Status BeginSave(int64_t step);
-  absl::Status EndSave();
-  // Saves where the step asks for it, and ends the run where a rank was asked to.
-  absl::Status SaveAfter(int64_t step, const Together& all);
+  // What is saved after `step`.
+  sherd::TrainingState StateAfter(int64_t step);
   // What ranks agree on before the first backward of a window.
   sherd::BatchCount Count(const data::Batch& batch) const {
     return {.items = loss_.Count(batch.labels),
@@ -139,10 +98,9 @@ class Trainer {
   const std::unique_ptr<TextModel> model_;
   std::optional<sherd::AdamW> optimizer_;
   data::Loader loader_;
-  sherd::StateSaver saver_;
-  bool saving_ = false;  // between BeginSave and EndSave
-  int64_t steps_ = 0;    // made
-  int64_t tokens_ = 0;   // trained on
+  RunStates states_;
+  int64_t steps_ = 0;   // made
+  int64_t tokens_ = 0;  // trained on
   sherd::Tape tape_;
   TrainingResult result_;
 };
@@ -169,8 +127,7 @@ Trainer::Trainer(const Options& o, const ModelConfig& config, sherd::World& worl
                                        .warmup = std::min(o.warmup, o.steps)})),
       model_(MakeModel(config, device_)),
       loader_(data.train(), LoaderOptionsOf(o, world.size()), world.rank(), world.size(), device_),
-      saver_(StatesFolder(o.out), world.group(),
-             {.keep = o.keep, .written_by = sherd::Describe(world)}) {
+      states_(o.out, world, {.steps = o.steps, .save_every = o.save_every, .keep = o.keep}) {
   ShardModel(*model_, world.mesh(), o);
   // After sharding: an optimizer holds the pieces this rank owns.
   optimizer_.emplace(model_->parameters(),
@@ -193,19 +150,25 @@ sherd::StepResult Trainer::Step(sherd::Window<data::Batch>& window) {
                        {.clip = options_.clip, .non_finite = sherd::NonFinite::kSkip});
 }
 
+double Trainer::ValidationLoss(int64_t samples) {
+  const data::Samples& held_out = data_.validation();
+  return Evaluate(*model_, world_, held_out, SpreadRows(held_out, samples),
+                  RowsOf(options_, world_.size()));
+}
+
 std::optional<double> Trainer::Validate(int64_t step) {
   const bool last = step == options_.steps;
   if (!last && (options_.eval_every == 0 || step % options_.eval_every != 0)) return std::nullopt;
-  const data::Samples& held_out = data_.validation();
-  return Evaluate(*model_, world_, held_out,
-                  SpreadRows(held_out, last ? held_out.size() : options_.eval_windows),
-                  RowsOf(options_, world_.size()));
+  return ValidationLoss(last ? data_.validation().size() : options_.eval_windows);
 }
 
 absl::Status Trainer::Begin() {
   if (hooks_.state.empty()) {
     if (options_.init.empty()) return absl::OkStatus();
-    return LoadWeights(options_.init, *model_, world_.group()).status();
+    const auto loaded = LoadWeights(options_.init, *model_, world_.group());
+    if (!loaded.ok()) return loaded.status();
+    result_.loss_before = ValidationLoss(data_.validation().size());
+    return absl::OkStatus();
   }
   sherd::TrainingState state{.model = model_.get(), .optimizer = &*optimizer_};
   const auto loaded = sherd::LoadState(hooks_.state, state, world_.group());
@@ -224,34 +187,15 @@ absl::Status Trainer::Begin() {
   return absl::OkStatus();
 }
 
-absl::Status Trainer::BeginSave(int64_t step) {
-  if (absl::Status ended = EndSave(); !ended.ok()) return ended;
-  saving_ = true;
+sherd::TrainingState Trainer::StateAfter(int64_t step) {
   std::map<std::string, std::string> entries = {
       {"loader", loader_.state()},
       {kConfigEntry, ConfigText(config_, options_.f64 ? sherd::DType::kF64 : sherd::DType::kF32)}};
   if (data_.tokenizer() != nullptr) entries[kTokenizerEntry] = options_.init;
-  return saver_.Begin({.model = model_.get(),
-                       .optimizer = &*optimizer_,
-                       .step = step,
-                       .entries = std::move(entries)});
-}
-
-absl::Status Trainer::EndSave() {
-  return std::exchange(saving_, false) ? saver_.End().status() : absl::OkStatus();
-}
-
-absl::Status Trainer::SaveAfter(int64_t step, const Together& all) {
-  if (options_.save_every == 0) return absl::OkStatus();
-  if (saving_ && all.written) {
-    if (absl::Status ended = EndSave(); !ended.ok()) return ended;
-  }
-  const bool last = step == options_.steps;
-  if (!last && !all.stop && step % options_.save_every != 0) return absl::OkStatus();
-  if (absl::Status begun = BeginSave(step); !begun.ok()) return begun;
-  if (last || !all.stop) return absl::OkStatus();
-  result_.stopped_at = step;
-  return EndSave();
+  return {.model = model_.get(),
+          .optimizer = &*optimizer_,
+          .step = step,
+          .entries = std::move(entries)};
 }
 
 absl::Status Trainer::Run() {
@@ -281,7 +225,7 @@ absl::Status Trainer::Run() {
     const Together all =
         TellAll(world_.group(), {.peak_bytes = device_.allocator().stats().total.peak_bytes,
                                  .stop = hooks_.stop_asked && hooks_.stop_asked(),
-                                 .written = saver_.done()});
+                                 .written = states_.written()});
     const StepRecord record = {.step = step.step,
                                .loss = step.losses[0],
                                .z_loss = two ? std::optional(step.losses[1]) : std::nullopt,
@@ -299,13 +243,18 @@ absl::Status Trainer::Run() {
       world_.group().Abort(status);
       return status;
     }
-    if (absl::Status saved = SaveAfter(step.step, all); !saved.ok()) return saved;
-    if (result_.stopped_at) return absl::OkStatus();
+    const absl::StatusOr<bool> ends =
+        states_.After(step.step, all, [&] { return StateAfter(step.step); });
+    if (!ends.ok()) return ends.status();
+    if (*ends) {
+      result_.stopped_at = step.step;
+      return absl::OkStatus();
+    }
     step_time.Restart();
   }
   // Of a run that was complete already.
   if (steps_ == options_.steps) result_.validation_loss = Validate(steps_).value_or(0.0);
-  return EndSave();
+  return states_.End();
 }
 
 absl::Status Trainer::Export() {
@@ -349,8 +298,6 @@ int64_t RowsOf(const Options& o, int ranks) {
   const int64_t parts = o.micro_batches * ranks;
   return (o.batch + parts - 1) / parts;
 }
-
-std::string StatesFolder(const std::string& out) { return out + "/states"; }
 
 absl::StatusOr<TrainingResult> TrainModel(const Options& options, const ModelConfig& config,
                                           sherd::World& world, const Dataset& data,

@@ -22,6 +22,7 @@ namespace llm {
 struct TrainingResult {
   int64_t parameters = 0;
   double validation_loss = 0.0;       // over all validation samples
+  std::optional<double> loss_before;  // the same of the weights of --init, before the first step
   std::string sample;                 // of a model of text
   std::optional<int64_t> stopped_at;  // the step after which the run saved and ended early
   std::vector<std::pair<std::string, int64_t>> memory;  // this rank's peak bytes by category
@@ -41,9 +42,6 @@ struct TrainingHooks {
   // The folder of the state to go on from; empty: from initial values.
   std::string state;
 };
-
-// Where a run in `out` keeps its states.
-std::string StatesFolder(const std::string& out);
 
 // Trains the model that `config` describes (see RunModelConfig) on `data`: builds, shards, loads,
 // steps, validates, saves, generates.

@@ -340,5 +340,31 @@ TEST(ModelsFolder, PoolingLeavesPaddingOut) {
   EXPECT_FLOAT_EQ(unit[1], 0.8F);
 }
 
+// A token chosen for each row, and the tokens behind an instruction, where padding is known too.
+TEST(ModelsFolder, PoolsTheTokensThatAreChosen) {
+  const sherd::Device device = sherd::Device::Cpu();
+  const auto rows = [&](const std::vector<int64_t>& values) {
+    return Tensor::FromHost<int64_t>(device, values, {2, 4});
+  };
+  const auto embed = [&](Pooling pooling, const TextInput& input) {
+    const auto config =
+        ReadModelConfig(FolderOf("llama"), {.head = HeadOptions{Head::kEmbedding, 2, pooling}});
+    const auto model = MakeModel(*config, device);
+    Initialize(*model, device, 3);
+    return (*model)(input).value().ToHost<float>();
+  };
+  const Tensor tokens = rows({5, 9, 30, 0, 7, 21, 8, 11}), mask = rows({1, 1, 1, 0, 1, 1, 1, 1});
+  // A decoder sees nothing behind a token, so that a chosen one is the last of a shorter row.
+  const std::vector<float> chosen = embed(
+      Pooling::kFirst, {.tokens = tokens, .mask = mask, .pooled = rows({0, 1, 0, 0, 0, 0, 1, 0})});
+  EXPECT_EQ(chosen,
+            embed(Pooling::kLast, {.tokens = tokens, .mask = rows({1, 1, 0, 0, 1, 1, 1, 0})}));
+  EXPECT_NE(chosen, embed(Pooling::kLast, {.tokens = tokens, .mask = mask}));
+  // The mean of one token is that token.
+  const std::vector<float> mean = embed(
+      Pooling::kMean, {.tokens = tokens, .mask = mask, .pooled = rows({0, 1, 0, 0, 0, 0, 1, 0})});
+  for (size_t i = 0; i < mean.size(); ++i) EXPECT_NEAR(mean[i], chosen[i], 1e-6) << i;
+}
+
 }  // namespace
 }  // namespace llm

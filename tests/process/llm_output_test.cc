@@ -105,6 +105,25 @@ TEST(MetricsTest, OneObjectAStepWithAllDigits) {
             "\"tokens_per_second\": 11234, \"peak_bytes\": 327155712, \"seconds\": 1}\n");
 }
 
+TEST(MetricsTest, MeasuresAreWrittenAndRead) {
+  StepRecord step = Step(3);
+  step.measures = {{"mrr", 0.5}, {"recall@1", 0.25}};
+  const std::string line = MetricsLine(step);
+  EXPECT_NE(line.find("\"held_out\": {\"mrr\": 0.5, \"recall@1\": 0.25}, \"gradient_norm\""),
+            std::string::npos)
+      << line;
+  const absl::StatusOr<StepRecord> read = ParseMetricsLine(line);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->measures, step.measures);
+  EXPECT_EQ(MetricsLine(*read), line);
+  EXPECT_TRUE(ParseMetricsLine(MetricsLine(Step(3)))->measures.empty());
+  // A chart of them stands in the report, and none without them.
+  EXPECT_NE(ReportHtml({.steps = {step}, .unit = "pair"}).find("On held-out pairs"),
+            std::string::npos);
+  EXPECT_EQ(ReportHtml({.steps = {Step(3)}, .unit = "pair"}).find("On held-out"),
+            std::string::npos);
+}
+
 TEST(MetricsTest, FolderThatHoldsARunIsLeftAsItIs) {
   for (const std::string name : {"metrics.jsonl", "report.html"}) {
     const std::string out = FreshFolder("held_" + name);

@@ -169,7 +169,7 @@ Variable Bert::Forward(const TextInput& input) {
       return (*score_)(Dropout(pooled, config_.classifier_dropout));
     }
     case Head::kEmbedding:
-      return Embed(h, input.mask, config_.head);
+      return Embed(h, input.pool_mask(), config_.head);
     case Head::kLanguageModel:
       break;
   }

@@ -78,7 +78,8 @@ void CheckInput(const TextModel& model, const TextInput& input, Head head) {
   }
   for (const auto& [tensor, name] :
        {std::pair(&input.mask, "the mask"), std::pair(&input.positions, "positions"),
-        std::pair(&input.token_types, "token types")}) {
+        std::pair(&input.token_types, "token types"),
+        std::pair(&input.pooled, "the mask of what is pooled")}) {
     if (!tensor->defined() || tensor->shape() == tokens.shape()) continue;
     sherd::ThrowInvalidArgument(
         absl::StrCat(name, " is ", tensor->ToString(), ", tokens are ", tokens.value().ToString()),

@@ -45,8 +45,13 @@ struct TextInput {
   sherd::Tensor positions = {};
   sherd::Tensor mask = {};         // [B, T], nonzero where there is a token; undefined: everywhere
   sherd::Tensor token_types = {};  // [B, T]; undefined: zeros. Of encoders.
+  // [B, T], nonzero where a token may be pooled into an embedding: those behind an instruction, or
+  // one chosen token with Pooling::kFirst. Undefined: as `mask`.
+  sherd::Tensor pooled = {};
   // A language model's logits of this position of every row alone, [B, 1, V]; -1: of all.
   int64_t logits_at = -1;
+
+  const sherd::Tensor& pool_mask() const { return pooled.defined() ? pooled : mask; }
 };
 
 inline void VisitVariables(TextInput& input, const sherd::VariableVisitor& visit) {
