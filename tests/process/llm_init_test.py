@@ -58,6 +58,11 @@ def train(runs, data, name, *flags, launcher=()):
     return read_metrics(runs.path(name)), out
 
 
+def losses(out):
+    """The last lines' loss before training and after it, as they are printed."""
+    return [line.split()[2] for line in out.splitlines() if line.startswith(("before training ", "validation loss "))][::-1]
+
+
 def check_init(runs):
     """A folder's model is trained on, alike on one rank and on two.
 
@@ -71,7 +76,10 @@ def check_init(runs):
     for a, b in zip(one, two):
         expect(abs(a["loss"] - b["loss"]) <= 1e-3 * a["loss"], "step %d: %g and %g" % (a["step"], a["loss"], b["loss"]))
     expect(abs(one[0]["loss"] - two[0]["loss"]) <= 1e-5 * one[0]["loss"], "the first losses differ")
-    train(runs, data, "still", "--steps", "1", "--lr", "1e-300", "--save_every", "1", *flags, launcher=mpirun(2))
+    before, after = losses(out)
+    expect(float(after) < float(before) - 1.0, "held out: %s, then %s" % (before, after))
+    _, out = train(runs, data, "still", "--steps", "1", "--lr", "1e-300", "--save_every", "1", *flags, launcher=mpirun(2))
+    expect(losses(out) == [before, before], "with a rate that changes nothing: %s, %s before" % (losses(out), before))
     draw = ["--prompt_tokens", PROMPT, "--tokens", "12", "--no_end"]
     of_folder = drawn(runs, "--model", SMOLLM2, "--greedy", *draw)
     expect(len(of_folder.split()) == 12, "not 12 tokens: " + of_folder)
