@@ -12,7 +12,6 @@
 namespace data {
 namespace {
 
-constexpr int32_t kMostTokens = 1 << 24;
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
 uint64_t Pair(int32_t left, int32_t right) {
@@ -45,18 +44,11 @@ struct Candidate {
 absl::StatusOr<BpeTokenizer> BpeTokenizer::Make(const Contents& contents) {
   BpeTokenizer tokenizer;
   tokenizer.rules_ = contents.rules;
-  int32_t most = -1;
-  for (const auto& [token, id] : contents.vocabulary) most = std::max(most, id);
-  for (const Added& added : contents.added) most = std::max(most, added.id);
-  if (most >= kMostTokens) {
-    return Wrong(absl::StrCat("token id ", most, " is ", kMostTokens, " or more"));
-  }
-  tokenizer.vocabulary_ = most + 1;
+  const absl::StatusOr<int32_t> size = VocabularySize(contents.vocabulary, contents.added);
+  if (!size.ok()) return size.status();
+  tokenizer.vocabulary_ = *size;
   for (const auto& [token, id] : contents.vocabulary) {
-    if (id < 0 || !tokenizer.bytes_.emplace(id, BytesOfLetters(token)).second) {
-      return Wrong(absl::StrCat("token '", token, "' has id ", id,
-                                id < 0 ? ", a negative one" : ", which another one has"));
-    }
+    tokenizer.bytes_.emplace(id, BytesOfLetters(token));
     tokenizer.ids_.emplace(token, id);
   }
   tokenizer.of_byte_.assign(256, -1);
@@ -73,23 +65,12 @@ absl::StatusOr<BpeTokenizer> BpeTokenizer::Make(const Contents& contents) {
 
 absl::Status BpeTokenizer::AddTokens(const std::vector<Added>& added) {
   for (const Added& token : added) {
-    if (token.content.empty()) return Wrong(absl::StrCat("added token ", token.id, " is empty"));
-    if (token.id < 0) {
-      return Wrong(absl::StrCat("added token '", token.content, "' has id ", token.id));
-    }
     const auto known = ids_.find(token.content);
-    const bool same = known != ids_.end() && known->second == token.id;
-    if (!same && (known != ids_.end() || bytes_.contains(token.id))) {
-      return Wrong(absl::StrCat("added token '", token.content, "' has id ", token.id, ", but ",
-                                known != ids_.end()
-                                    ? absl::StrCat("is token ", known->second, " of the vocabulary")
-                                    : std::string("that of another token")));
-    }
-    if (!added_.emplace(token.content, token).second) {
-      return Wrong(absl::StrCat("added token '", token.content, "' comes twice"));
-    }
+    const absl::Status fits = added_.Add(
+        token, token.content, known != ids_.end() ? std::optional(known->second) : std::nullopt,
+        bytes_.contains(token.id));
+    if (!fits.ok()) return fits;
     bytes_[token.id] = token.content;
-    begins_added_[static_cast<uint8_t>(token.content[0])] = true;
     if (token.special) special_.insert(token.id);
   }
   return absl::OkStatus();
@@ -112,37 +93,19 @@ absl::Status BpeTokenizer::AddMerges(const Contents& contents) {
   return absl::OkStatus();
 }
 
-const BpeTokenizer::Added* BpeTokenizer::FindAdded(std::string_view text, size_t& at) const {
-  for (at = 0; at < text.size(); ++at) {
-    if (!begins_added_[static_cast<uint8_t>(text[at])]) continue;
-    const Added* best = nullptr;
-    for (const auto& [content, token] : added_) {
-      if (!text.substr(at).starts_with(content)) continue;
-      if (best == nullptr || content.size() > best->content.size()) best = &token;
-    }
-    if (best != nullptr) return best;
-  }
-  return nullptr;
-}
-
 std::vector<int32_t> BpeTokenizer::Encode(std::string_view text) const {
   std::vector<int32_t> ids;
-  while (!text.empty()) {
-    size_t at = 0;
-    const Added* const token = FindAdded(text, at);
-    std::string_view before = text.substr(0, at);
-    text.remove_prefix(before.size() + (token != nullptr ? token->content.size() : 0));
-    if (token != nullptr && token->strip_left) before.remove_suffix(TrailingSpace(before));
-    EncodePart(before, ids);
-    if (token == nullptr) break;
-    ids.push_back(token->id);
-    if (token->strip_right) text.remove_prefix(LeadingSpace(text));
+  for (const AddedTokens::Piece& piece : added_.Split(text)) {
+    if (piece.token != nullptr) {
+      ids.push_back(piece.token->id);
+    } else {
+      EncodePart(piece.text, ids);
+    }
   }
   return ids;
 }
 
 void BpeTokenizer::EncodePart(std::string_view text, std::vector<int32_t>& ids) const {
-  if (text.empty()) return;
   std::vector<std::string_view> parts = {text}, words;
   if (rules_.individual_digits) {
     parts.clear();
@@ -216,7 +179,7 @@ std::string BpeTokenizer::Decode(std::span<const int32_t> ids) const {
 }
 
 std::optional<int32_t> BpeTokenizer::IdOf(std::string_view token) const {
-  if (const auto found = added_.find(token); found != added_.end()) return found->second.id;
+  if (const AddedToken* const found = added_.Find(token)) return found->id;
   if (const auto found = ids_.find(std::string(token)); found != ids_.end()) return found->second;
   return std::nullopt;
 }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "data/added_tokens.h"
 
 namespace data {
 
@@ -25,14 +25,7 @@ namespace data {
 // Threads: any number may call.
 class BpeTokenizer {
  public:
-  // A token that is found in a text as it stands, before anything else.
-  struct Added {
-    int32_t id = 0;
-    std::string content;
-    bool special = false;
-    bool strip_left = false;   // takes the white space before it along
-    bool strip_right = false;  // and behind it
-  };
+  using Added = AddedToken;
   // How a text is cut and merged; the names are those of tokenizer.json.
   struct Rules {
     bool individual_digits = false;  // each number is a word of its own
@@ -82,9 +75,6 @@ class BpeTokenizer {
   BpeTokenizer() = default;
   absl::Status AddMerges(const Contents& contents);
   absl::Status AddTokens(const std::vector<Added>& added);
-  // The added token that begins first, the longest of those there; null if there is none. `at` is
-  // set to its place, or to the end.
-  const Added* FindAdded(std::string_view text, size_t& at) const;
   void EncodePart(std::string_view text, std::vector<int32_t>& ids) const;
   void EncodeWord(std::string_view word, std::vector<int32_t>& ids) const;
 
@@ -94,8 +84,7 @@ class BpeTokenizer {
   std::unordered_map<std::string, int32_t> ids_;
   std::unordered_map<uint64_t, Merge> merges_;  // by both ids
   std::vector<int32_t> of_byte_;                // 256, -1: none
-  std::map<std::string, Added, std::less<>> added_;
-  std::array<bool, 256> begins_added_{};
+  AddedTokens added_;
   std::set<int32_t> special_;
 };
 

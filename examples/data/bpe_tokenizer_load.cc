@@ -1,14 +1,12 @@
 // Files of BpeTokenizer. What a file says that is not read here, is checked to mean nothing.
-#include <algorithm>
 #include <filesystem>
-#include <initializer_list>
-#include <utility>
 #include <variant>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "data/bpe_tokenizer.h"
+#include "data/json_fields.h"
 #include "sherd/runtime/io/json.h"
 #include "sherd/runtime/io/mapped_file.h"
 
@@ -19,92 +17,14 @@ using sherd::Json;
 using sherd::JsonArray;
 using sherd::JsonObject;
 
-// Reads fields; the first that is wrong leaves its reason.
-class Fields {
- public:
-  explicit Fields(std::string file) : file_(std::move(file)) {}
-
-  const absl::Status& status() const { return status_; }
-  bool ok() const { return status_.ok(); }
-  void Fail(const std::string& field, const std::string& why) {
-    if (!ok()) return;
-    status_ = absl::InvalidArgumentError(absl::StrCat("tokenizer ", file_, ": ", field, " ", why));
-  }
-  void Unsupported(const std::string& field, const Json& value) {
-    Fail(field, absl::StrCat("is ", Shown(value), ", which is not supported"));
-  }
-
-  // The value at a key; null where there is none.
-  static const Json& At(const JsonObject& object, const std::string& key) {
-    static const Json null{nullptr};
-    const auto found = object.find(key);
-    return found != object.end() ? found->second : null;
-  }
-  template <typename T>
-  T Get(const JsonObject& object, const std::string& where, const std::string& key,
-        const char* kind) {
-    const Json& value = At(object, key);
-    if (const T* const found = std::get_if<T>(&value.value)) return *found;
-    Fail(where + key, absl::StrCat("is ", Shown(value), ", not ", kind));
-    return T{};
-  }
-  bool Flag(const JsonObject& object, const std::string& where, const std::string& key,
-            bool otherwise) {
-    if (!object.contains(key)) return otherwise;
-    return Get<bool>(object, where, key, "a boolean");
-  }
-  // Fails unless each of these keys is missing, null, false, or an empty string.
-  void Nothing(const JsonObject& object, const std::string& where,
-               std::initializer_list<const char*> keys) {
-    for (const char* const key : keys) {
-      const Json& value = At(object, key);
-      const bool* const flag = std::get_if<bool>(&value.value);
-      const std::string* const text = std::get_if<std::string>(&value.value);
-      if (std::holds_alternative<std::nullptr_t>(value.value) || (flag != nullptr && !*flag) ||
-          (text != nullptr && text->empty())) {
-        continue;
-      }
-      Unsupported(where + key, value);
-    }
-  }
-  // Fails for a key that is not among these.
-  void Only(const JsonObject& object, const std::string& where,
-            std::initializer_list<const char*> keys) {
-    for (const auto& [key, value] : object) {
-      if (std::find(keys.begin(), keys.end(), key) == keys.end()) Unsupported(where + key, value);
-    }
-  }
-
- private:
-  static std::string Shown(const Json& value) {
-    if (const auto* const text = std::get_if<std::string>(&value.value)) {
-      return absl::StrCat("\"", *text, "\"");
-    }
-    if (const auto* const number = std::get_if<int64_t>(&value.value)) return absl::StrCat(*number);
-    if (const auto* const number = std::get_if<double>(&value.value)) return absl::StrCat(*number);
-    if (const auto* const flag = std::get_if<bool>(&value.value)) return *flag ? "true" : "false";
-    if (const auto* const object = std::get_if<JsonObject>(&value.value)) {
-      const Json& type = At(*object, "type");
-      if (std::holds_alternative<std::string>(type.value)) {
-        return absl::StrCat("an object of type ", Shown(type));
-      }
-    }
-    return value.kind();
-  }
-
-  const std::string file_;
-  absl::Status status_;
-};
-
-// Ids that fit; what they may be is checked by Make.
-int32_t IdOf(int64_t id) { return static_cast<int32_t>(std::clamp<int64_t>(id, -1, INT32_MAX)); }
+constexpr char kWhat[] = "tokenizer";
 
 void ReadVocabulary(const JsonObject& object, const std::string& where, Fields& fields,
                     BpeTokenizer::Contents& contents) {
   for (const auto& [token, value] : object) {
     const auto* const id = std::get_if<int64_t>(&value.value);
     if (id == nullptr) return fields.Fail(where + token, "has no integer");
-    contents.vocabulary.emplace(token, IdOf(*id));
+    contents.vocabulary.emplace(token, ClampedId(*id));
   }
 }
 
@@ -155,33 +75,13 @@ void ReadModel(const JsonObject& model, Fields& fields, BpeTokenizer::Contents& 
   ReadVocabulary(fields.Get<JsonObject>(model, where, "vocab", "an object"), "model.vocab.", fields,
                  contents);
   ReadMerges(fields.Get<JsonArray>(model, where, "merges", "an array"), fields, contents);
-  const Json& unknown = Fields::At(model, "unk_token");
-  if (std::holds_alternative<std::nullptr_t>(unknown.value)) return;
+  if (Fields::Absent(model, "unk_token")) return;
   const std::string token = fields.Get<std::string>(model, where, "unk_token", "a string");
   const auto found = contents.vocabulary.find(token);
   if (found == contents.vocabulary.end()) {
     return fields.Fail("model.unk_token", absl::StrCat("is '", token, "', which is no token"));
   }
   contents.rules.unknown = found->second;
-}
-
-void ReadAdded(const JsonArray& all, Fields& fields, BpeTokenizer::Contents& contents) {
-  for (size_t i = 0; i < all.size() && fields.ok(); ++i) {
-    const std::string where = absl::StrCat("added_tokens[", i, "].");
-    const auto* const object = std::get_if<JsonObject>(&all[i].value);
-    if (object == nullptr)
-      return fields.Fail(absl::StrCat("added_tokens[", i, "]"), "is no object");
-    fields.Only(*object, where,
-                {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
-    fields.Nothing(*object, where, {"single_word"});
-    BpeTokenizer::Added added;
-    added.id = IdOf(fields.Get<int64_t>(*object, where, "id", "an integer"));
-    added.content = fields.Get<std::string>(*object, where, "content", "a string");
-    added.special = fields.Flag(*object, where, "special", false);
-    added.strip_left = fields.Flag(*object, where, "lstrip", false);
-    added.strip_right = fields.Flag(*object, where, "rstrip", false);
-    contents.added.push_back(std::move(added));
-  }
 }
 
 void ReadByteLevel(const JsonObject& object, const std::string& where, Fields& fields,
@@ -232,21 +132,6 @@ void CheckByteLevel(const JsonObject& object, const std::string& key, Fields& fi
   }
 }
 
-absl::StatusOr<JsonObject> ReadObject(const std::string& file) {
-  const absl::StatusOr<sherd::MappedFile> mapped = sherd::MappedFile::Open("tokenizer", file);
-  if (!mapped.ok()) return mapped.status();
-  absl::StatusOr<Json> json = sherd::ParseJson(mapped->text());
-  Fields fields(file);
-  if (!json.ok())
-    fields.Fail("the JSON", absl::StrCat("is wrong at ", std::string(json.status().message())));
-  if (!fields.ok()) return fields.status();
-  auto* const object = std::get_if<JsonObject>(&json->value);
-  if (object == nullptr)
-    fields.Fail("the file", absl::StrCat("is ", json->kind(), ", not an object"));
-  if (!fields.ok()) return fields.status();
-  return std::move(*object);
-}
-
 absl::StatusOr<BpeTokenizer> Named(const std::string& file,
                                    const BpeTokenizer::Contents& contents) {
   absl::StatusOr<BpeTokenizer> tokenizer = BpeTokenizer::Make(contents);
@@ -256,9 +141,9 @@ absl::StatusOr<BpeTokenizer> Named(const std::string& file,
 }
 
 absl::StatusOr<BpeTokenizer> LoadTokenizerJson(const std::string& file) {
-  const absl::StatusOr<JsonObject> object = ReadObject(file);
+  const absl::StatusOr<JsonObject> object = ReadJsonObject(kWhat, file);
   if (!object.ok()) return object.status();
-  Fields fields(file);
+  Fields fields(kWhat, file);
   BpeTokenizer::Contents contents;
   fields.Only(*object, "",
               {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
@@ -267,9 +152,7 @@ absl::StatusOr<BpeTokenizer> LoadTokenizerJson(const std::string& file) {
   CheckByteLevel(*object, "post_processor", fields);
   CheckByteLevel(*object, "decoder", fields);
   ReadPreTokenizer(Fields::At(*object, "pre_tokenizer"), fields, contents.rules);
-  if (object->contains("added_tokens")) {
-    ReadAdded(fields.Get<JsonArray>(*object, "", "added_tokens", "an array"), fields, contents);
-  }
+  contents.added = ReadAddedTokens(*object, fields);
   // Last, since it is long.
   if (fields.ok()) {
     ReadModel(fields.Get<JsonObject>(*object, "", "model", "an object"), fields, contents);
@@ -280,15 +163,15 @@ absl::StatusOr<BpeTokenizer> LoadTokenizerJson(const std::string& file) {
 
 absl::StatusOr<BpeTokenizer> LoadVocabularyAndMerges(const std::string& vocabulary,
                                                      const std::string& merges) {
-  const absl::StatusOr<JsonObject> object = ReadObject(vocabulary);
+  const absl::StatusOr<JsonObject> object = ReadJsonObject(kWhat, vocabulary);
   if (!object.ok()) return object.status();
-  const absl::StatusOr<sherd::MappedFile> mapped = sherd::MappedFile::Open("tokenizer", merges);
+  const absl::StatusOr<sherd::MappedFile> mapped = sherd::MappedFile::Open(kWhat, merges);
   if (!mapped.ok()) return mapped.status();
   BpeTokenizer::Contents contents;
-  Fields fields(vocabulary);
+  Fields fields(kWhat, vocabulary);
   ReadVocabulary(*object, "token ", fields, contents);
   if (!fields.ok()) return fields.status();
-  Fields lines(merges);
+  Fields lines(kWhat, merges);
   std::string_view rest = mapped->text();
   while (!rest.empty() && lines.ok()) {
     const size_t end = rest.find('\n');

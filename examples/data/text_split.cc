@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "data/code_points.h"
 #include "data/unicode_classes.h"
 #include "sherd/runtime/base/utf8.h"
 
@@ -18,11 +19,8 @@ struct Character {
 
 // REQUIRES: text is not empty.
 Character FirstOf(std::string_view text) {
-  const size_t bytes = sherd::Utf8SequenceBytes(text);
-  if (bytes == 0) return {};
-  uint32_t code = static_cast<uint8_t>(text[0]);
-  if (bytes > 1) code &= 0xFFu >> (bytes + 1);
-  for (size_t i = 1; i < bytes; ++i) code = code << 6 | (static_cast<uint8_t>(text[i]) & 0x3F);
+  const auto [code, bytes, valid] = FirstCodePoint(text);
+  if (!valid) return {};
   const Kind kind = IsLetter(code)   ? Kind::kLetter
                     : IsNumber(code) ? Kind::kNumber
                     : IsSpace(code)  ? Kind::kSpace

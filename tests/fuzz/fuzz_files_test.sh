@@ -18,8 +18,8 @@ fuzz_needs_clang
 sources=(tests/fuzz/{input_files,state_targets,model_targets,data_targets}.cc)
 sources+=(runtime/base/{json_text,utf8}.cc runtime/io/{json,json_write,mapped_file,safetensors,safetensors_index}.cc)
 sources+=(shard/internal/state_manifest.cc)
-sources+=(examples/data/{bpe_tokenizer,bpe_tokenizer_load,byte_letters,documents,json_lines}.cc)
-sources+=(examples/data/{text_split,token_file,unicode_classes}.cc)
+sources+=(examples/data/{added_tokens,bpe_tokenizer,bpe_tokenizer_load,byte_letters,code_points,documents}.cc)
+sources+=(examples/data/{json_fields,json_lines,text_split,token_file,unicode_classes}.cc)
 for target in "$@"; do
   play=$(sed -n "s/.*{\"$target\", \(Play[A-Za-z]*\)}.*/\1/p" tests/fuzz/targets.h)
   cat > "$work/play_$target.cc" << END
