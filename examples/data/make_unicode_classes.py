@@ -24,29 +24,23 @@ def ranges(major):
 
 def table(name, major):
     pairs = ", ".join("{0x%X, 0x%X}" % (first, last) for first, last in ranges(major))
-    return "constexpr Range %s[] = {%s};\n" % (name, pairs)
+    return "constexpr CodeRange %s[] = {%s};\n" % (name, pairs)
 
 
 print("""// Written by make_unicode_classes.py of Unicode %s.
 #include "data/unicode_classes.h"
 
-#include <algorithm>
-#include <iterator>
 #include <span>
+
+#include "data/unicode_tables.h"
 
 namespace data {
 namespace {
 
-struct Range {
-  uint32_t first, last;
-};
-
 %s
 %s
-bool In(std::span<const Range> ranges, uint32_t code) {
-  const auto next = std::upper_bound(ranges.begin(), ranges.end(), code,
-                                     [](uint32_t c, const Range& range) { return c < range.first; });
-  return next != ranges.begin() && code <= std::prev(next)->last;
+bool In(std::span<const CodeRange> ranges, uint32_t code) {
+  return FindRange(ranges, code) != nullptr;
 }
 
 }  // namespace

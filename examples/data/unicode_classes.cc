@@ -1,18 +1,14 @@
 // Written by make_unicode_classes.py of Unicode 16.0.0.
 #include "data/unicode_classes.h"
 
-#include <algorithm>
-#include <iterator>
 #include <span>
+
+#include "data/unicode_tables.h"
 
 namespace data {
 namespace {
 
-struct Range {
-  uint32_t first, last;
-};
-
-constexpr Range kLetters[] = {
+constexpr CodeRange kLetters[] = {
     {0x41, 0x5A},       {0x61, 0x7A},       {0xAA, 0xAA},       {0xB5, 0xB5},
     {0xBA, 0xBA},       {0xC0, 0xD6},       {0xD8, 0xF6},       {0xF8, 0x2C1},
     {0x2C6, 0x2D1},     {0x2E0, 0x2E4},     {0x2EC, 0x2EC},     {0x2EE, 0x2EE},
@@ -184,7 +180,7 @@ constexpr Range kLetters[] = {
     {0x2CEB0, 0x2EBE0}, {0x2EBF0, 0x2EE5D}, {0x2F800, 0x2FA1D}, {0x30000, 0x3134A},
     {0x31350, 0x323AF}};
 
-constexpr Range kNumbers[] = {
+constexpr CodeRange kNumbers[] = {
     {0x30, 0x39},       {0xB2, 0xB3},       {0xB9, 0xB9},       {0xBC, 0xBE},
     {0x660, 0x669},     {0x6F0, 0x6F9},     {0x7C0, 0x7C9},     {0x966, 0x96F},
     {0x9E6, 0x9EF},     {0x9F4, 0x9F9},     {0xA66, 0xA6F},     {0xAE6, 0xAEF},
@@ -222,11 +218,8 @@ constexpr Range kNumbers[] = {
     {0x1E950, 0x1E959}, {0x1EC71, 0x1ECAB}, {0x1ECAD, 0x1ECAF}, {0x1ECB1, 0x1ECB4},
     {0x1ED01, 0x1ED2D}, {0x1ED2F, 0x1ED3D}, {0x1F100, 0x1F10C}, {0x1FBF0, 0x1FBF9}};
 
-bool In(std::span<const Range> ranges, uint32_t code) {
-  const auto next =
-      std::upper_bound(ranges.begin(), ranges.end(), code,
-                       [](uint32_t c, const Range& range) { return c < range.first; });
-  return next != ranges.begin() && code <= std::prev(next)->last;
+bool In(std::span<const CodeRange> ranges, uint32_t code) {
+  return FindRange(ranges, code) != nullptr;
 }
 
 }  // namespace

@@ -14,12 +14,13 @@ cd "$root" || exit 1
 . tests/fuzz/fuzz_lib.sh
 
 fuzz_needs_clang
-[ $# -gt 0 ] || set -- safetensors json manifest index tokenizer token_file json_lines
+[ $# -gt 0 ] || set -- safetensors json manifest index tokenizer wordpiece token_file json_lines
 sources=(tests/fuzz/{input_files,state_targets,model_targets,data_targets}.cc)
 sources+=(runtime/base/{json_text,utf8}.cc runtime/io/{json,json_write,mapped_file,safetensors,safetensors_index}.cc)
 sources+=(shard/internal/state_manifest.cc)
-sources+=(examples/data/{added_tokens,bpe_tokenizer,bpe_tokenizer_load,byte_letters,code_points,documents}.cc)
-sources+=(examples/data/{json_fields,json_lines,text_split,token_file,unicode_classes}.cc)
+sources+=(examples/data/{added_tokens,bert_text,bpe_tokenizer,bpe_tokenizer_load,byte_letters,code_points,documents}.cc)
+sources+=(examples/data/{json_fields,json_lines,text_split,token_file,unicode_classes,unicode_tables_classes}.cc)
+sources+=(examples/data/{unicode_tables_nfd,unicode_text,wordpiece_tokenizer,wordpiece_tokenizer_load}.cc)
 for target in "$@"; do
   play=$(sed -n "s/.*{\"$target\", \(Play[A-Za-z]*\)}.*/\1/p" tests/fuzz/targets.h)
   cat > "$work/play_$target.cc" << END

@@ -141,6 +141,33 @@ TOKENIZER_FILE = {
     "old_bad_merge": old_tokenizer({"a": 0, "b": 1}, b"a b\n"),
 }
 
+PIECES = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4, "ab": 5, "##ab": 6, "e": 7, "\u1100": 8, "##\u1161": 9}
+AROUND = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
+                                                   {"SpecialToken": {"id": "[SEP]", "type_id": 0}}], "pair": [],
+          "special_tokens": {name: {"id": name, "ids": [PIECES[name]], "tokens": [name]} for name in ("[CLS]", "[SEP]")}}
+WORDPIECE = {"truncation": None, "padding": {"direction": "Right", "pad_token": "[PAD]"},
+             "added_tokens": [{"id": 3, "content": "[SEP]", "special": True, "normalized": False}],
+             "normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True},
+             "pre_tokenizer": {"type": "BertPreTokenizer"}, "post_processor": AROUND,
+             "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+                       "vocab": PIECES}}
+LINES = "\n".join(PIECES).encode()
+WORDPIECE_FILE = {
+    "tiny": json.dumps(WORDPIECE).encode(),
+    "pair": json.dumps(WORDPIECE | {"post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}}).encode(),
+    "none": json.dumps(WORDPIECE | {"post_processor": None, "padding": None}).encode(),
+    "raw": json.dumps(WORDPIECE | {
+        "normalizer": {"type": "BertNormalizer", "clean_text": False, "handle_chinese_chars": False, "strip_accents": False, "lowercase": False},
+        "added_tokens": [{"id": 9, "content": "<s>", "lstrip": True, "rstrip": True, "special": False, "normalized": True}],
+        "model": WORDPIECE["model"] | {"max_input_chars_per_word": 2**62, "continuing_subword_prefix": "", "vocab": PIECES | {"ab": 2**24 - 1}}}).encode(),
+    "other_id": json.dumps(WORDPIECE | {"post_processor": {"type": "BertProcessing", "sep": ["[SEP]", 4], "cls": ["[CLS]", 2]}}).encode(),
+    "lines": b"\x01" + struct.pack("<H", len(LINES)) + LINES,
+    "lines_cased": b"\x01" + struct.pack("<H", len(LINES)) + LINES + b'{"do_lower_case": false, "cls_token": {"content": "ab"}, '
+                   b'"added_tokens_decoder": {"10": {"content": "<s>", "special": true}}}',
+    "lines_not_utf8": b"\x01" + struct.pack("<H", len(LINES) + 2) + LINES + b"\n\xff",
+    "lines_missing": b"\x01" + struct.pack("<H", 6) + b"[PAD]\n",
+}
+
 
 def raw(form, vocabulary, end, index, tokens):
     return bytes([form, vocabulary, end]) + struct.pack("<H", len(index)) + index + tokens
@@ -198,7 +225,7 @@ DATASET |= {"text": b"\x02\x00" + bytes(range(256))}
 
 if __name__ == "__main__":
     for target, files in (("safetensors", SAFETENSORS), ("json", JSON), ("manifest", MANIFEST),
-                          ("index", INDEX_FOLDER), ("config", CONFIG_FILE), ("tokenizer", TOKENIZER_FILE),
+                          ("index", INDEX_FOLDER), ("config", CONFIG_FILE), ("tokenizer", TOKENIZER_FILE), ("wordpiece", WORDPIECE_FILE),
                           ("token_file", TOKEN_FILE), ("json_lines", JSON_LINES), ("dataset", DATASET)):
         folder = os.path.join(sys.argv[1], target)
         os.makedirs(folder, exist_ok=True)

@@ -19,6 +19,9 @@ void PlayIndex(std::string_view input);
 // tokenizer.json, or where the first byte is 1, vocab.json, as long as the next two bytes say, and
 // merges.txt.
 void PlayTokenizer(std::string_view input);
+// tokenizer.json, or where the first byte is 1, vocab.txt, as long as the next two bytes say, and
+// tokenizer_config.json, unless that is empty.
+void PlayWordPiece(std::string_view input);
 // The first byte says which format is asked for, the second the vocabulary, the third the id that
 // ends documents; of a Megatron pair the next two are the size of the index, which comes first.
 void PlayTokenFile(std::string_view input);
@@ -37,7 +40,7 @@ inline constexpr Target kTargets[] = {
     {"safetensors", PlaySafetensors}, {"json", PlayJson},
     {"manifest", PlayManifest},       {"index", PlayIndex},
     {"config", PlayConfig},           {"tokenizer", PlayTokenizer},
-    {"token_file", PlayTokenFile},    {"json_lines", PlayJsonLines},
-    {"dataset", PlayDataset}};
+    {"wordpiece", PlayWordPiece},     {"token_file", PlayTokenFile},
+    {"json_lines", PlayJsonLines},    {"dataset", PlayDataset}};
 
 }  // namespace sherd::fuzz
