@@ -31,9 +31,17 @@ ChartSeries Collect(const Report& report, std::string name, int colour,
   return series;
 }
 
+// The steps, and what was measured before them.
+std::vector<StepRecord> Measured(const Report& report) {
+  std::vector<StepRecord> steps;
+  if (report.before) steps.push_back(*report.before);
+  steps.insert(steps.end(), report.steps.begin(), report.steps.end());
+  return steps;
+}
+
 Chart LossChart(const Report& report) {
   ChartSeries validation{"validation", Kind::kMarkers, 2, {}, {}};
-  for (const StepRecord& step : report.steps) {
+  for (const StepRecord& step : Measured(report)) {
     if (!step.validation_loss) continue;
     validation.x.push_back(static_cast<double>(step.step));
     validation.y.push_back(*step.validation_loss);
@@ -55,7 +63,7 @@ Chart LossChart(const Report& report) {
 // The measures by name, if there are any.
 std::optional<Chart> MeasureChart(const Report& report) {
   std::map<std::string, ChartSeries> series;
-  for (const StepRecord& step : report.steps) {
+  for (const StepRecord& step : Measured(report)) {
     for (const auto& [name, value] : step.measures) {
       const int colour = static_cast<int>(series.size()) % 3 + 1;
       ChartSeries& of =

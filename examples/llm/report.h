@@ -29,8 +29,9 @@ struct Report {
   std::vector<Headline> headlines;
   std::vector<Section> sections;
   std::vector<StepRecord> steps;
-  std::string unit = "byte";                            // what a loss is the mean over
-  std::optional<double> bigram_loss;                    // nats, on the same validation; of bytes
+  std::optional<StepRecord> before;   // what was measured before the first step, as a step 0
+  std::string unit = "byte";          // what a loss is the mean over
+  std::optional<double> bigram_loss;  // nats, on the same validation; of bytes
   std::vector<std::pair<std::string, int64_t>> memory;  // peak bytes by category
   std::string prompt;                                   // what the sample begins with
   std::string sample;                                   // bytes; shown as UTF-8 where they are

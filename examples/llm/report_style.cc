@@ -13,14 +13,15 @@ body { margin: 0 auto; max-width: 62rem; padding: 2rem 1.25rem 4rem; background:
 h1 { font-size: 1.7rem; line-height: 1.2; margin: 0; letter-spacing: -0.01em; }
 h2 { font-size: 1rem; margin: 0; }
 .subtitle { color: var(--soft); margin: 0.3rem 0 1.6rem; }
-.headlines { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: 0.8rem;
+.headlines { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: 0.8rem;
   margin-bottom: 1.2rem; }
 .card, figure { background: var(--card); border: 1px solid var(--faint); border-radius: 8px; }
 .headlines .card { padding: 0.8rem 1rem; }
 .card .label, .card .note { color: var(--soft); font-size: 0.82rem; display: block; }
-.card .value { font-size: 1.6rem; font-weight: 650; font-variant-numeric: tabular-nums;
+.card .value { font-size: 1.45rem; font-weight: 650; white-space: nowrap; font-variant-numeric: tabular-nums;
   letter-spacing: -0.02em; }
 figure { margin: 0; padding: 0.9rem 1rem 0.5rem; min-width: 0; }
+body > figure + figure { margin-top: 0.8rem; }
 figcaption { display: flex; flex-wrap: wrap; gap: 0 0.6rem; align-items: baseline; margin-bottom: 0.3rem; }
 .unit { color: var(--soft); font-size: 0.82rem; }
 .legend { margin-left: auto; font-size: 0.82rem; }

@@ -89,6 +89,7 @@ absl::Status CopyTokenizer(const std::string& from, const std::string& to) {
                                     "added_tokens.json",
                                     "vocab.json",
                                     "merges.txt",
+                                    "vocab.txt",
                                     "chat_template.jinja",
                                     "generation_config.json"};
   for (const char* name : kFiles) {

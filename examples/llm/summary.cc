@@ -127,6 +127,7 @@ Report MakeReport(const Options& o, const sherd::LaunchInfo& launch, const Datas
   report.headlines = Headlines(data, r, steps, bigram_loss);
   report.sections = {ModelSection(o, r), TrainingSection(o, launch), RunSection(o, launch, data)};
   report.steps = std::move(steps);
+  if (r.loss_before) report.before = StepRecord{.validation_loss = r.loss_before};
   report.unit = data.unit();
   report.bigram_loss = bigram_loss;
   report.memory = r.memory;

@@ -120,6 +120,9 @@ TEST(MetricsTest, MeasuresAreWrittenAndRead) {
   // A chart of them stands in the report, and none without them.
   EXPECT_NE(ReportHtml({.steps = {step}, .unit = "pair"}).find("On held-out pairs"),
             std::string::npos);
+  EXPECT_NE(ReportHtml({.steps = {Step(3)}, .before = StepRecord{.measures = {{"mrr", 0.1}}}})
+                .find("On held-out"),
+            std::string::npos);
   EXPECT_EQ(ReportHtml({.steps = {Step(3)}, .unit = "pair"}).find("On held-out"),
             std::string::npos);
 }
