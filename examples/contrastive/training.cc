@@ -48,11 +48,14 @@ void ShardModel(llm::TextModel& model, const sherd::Mesh& mesh, const Options& o
     if (absl::StrContains(weight.parts[0].name, ".pooler."))
       weight.parameter.set_requires_grad(false);
   }
+  // Several calls before one backward: one reduction for all of them. Cached calls have a backward
+  // each.
+  const bool once = o.calls > 1 && !o.cached;
   for (sherd::Module* layer : model.layers()) {
     if (o.checkpoint) sherd::Checkpoint(*layer);
-    sherd::FullyShard(*layer, mesh, {.reshard_after_forward = o.reshard});
+    sherd::FullyShard(*layer, mesh, {.reshard_after_forward = o.reshard, .reduce_once = once});
   }
-  sherd::FullyShard(model, mesh);
+  sherd::FullyShard(model, mesh, {.reduce_once = once});
   sherd::Initialize(model, mesh.device(), o.seed);
 }
 
