@@ -360,7 +360,7 @@ absl::StatusOr<WordPieceTokenizer> LoadVocabulary(const std::filesystem::path& f
     const auto known = contents.vocabulary.find(*token);
     const bool listed =
         std::any_of(contents.added.begin(), contents.added.end(),
-                    [token](const AddedToken& added) { return added.content == *token; });
+                    [name = *token](const AddedToken& added) { return added.content == name; });
     if (known == contents.vocabulary.end() || listed) continue;
     contents.added.push_back({.id = known->second, .content = *token, .special = true});
   }
