@@ -66,7 +66,7 @@ absl::StatusOr<BpeTokenizer> BpeTokenizer::Make(const Contents& contents) {
 absl::Status BpeTokenizer::AddTokens(const std::vector<Added>& added) {
   for (const Added& token : added) {
     const auto known = ids_.find(token.content);
-    const absl::Status fits = added_.Add(
+    absl::Status fits = added_.Add(
         token, token.content, known != ids_.end() ? std::optional(known->second) : std::nullopt,
         bytes_.contains(token.id));
     if (!fits.ok()) return fits;

@@ -162,7 +162,8 @@ void ReadTemplate(const JsonObject& part, Fields& fields, Contents& contents) {
     if (object == nullptr || object->size() != 1 || (!text && !object->contains("SpecialToken"))) {
       return fields.Unsupported(name, single[i]);
     }
-    const std::string kind = text ? "Sequence" : "SpecialToken", in = name + "." + kind + ".";
+    const std::string kind = text ? "Sequence" : "SpecialToken";
+    const std::string in = absl::StrCat(name, ".", kind, ".");
     const auto entry = fields.Get<JsonObject>(*object, name + ".", kind, "an object");
     const auto id = fields.Get<std::string>(entry, in, "id", "a string");
     const auto type = fields.Get<int64_t>(entry, in, "type_id", "an integer");
@@ -210,7 +211,7 @@ void ReadDecoder(const JsonObject& object, Fields& fields, Config& config) {
   const std::string key = "added_tokens_decoder";
   if (Fields::Absent(object, key)) return;
   for (const auto& [number, value] : fields.Get<JsonObject>(object, "", key, "an object")) {
-    const std::string where = key + "." + number;
+    const std::string where = absl::StrCat(key, ".", number);
     const auto* const entry = std::get_if<JsonObject>(&value.value);
     const bool digits = !number.empty() && number.size() < 10 &&
                         number.find_first_not_of("0123456789") == number.npos;

@@ -158,7 +158,7 @@ TEST(WordPieceTokenizerTest, HostileTextsEndSoon) {
 
 // A folder of this test's own.
 std::string Folder(const std::vector<std::pair<std::string, std::string>>& files) {
-  const std::string folder = std::filesystem::path(WriteFile("x", "x")).parent_path();
+  std::string folder = std::filesystem::path(WriteFile("x", "x")).parent_path();
   std::filesystem::remove_all(folder);
   for (const auto& [name, content] : files) WriteFile(name, content);
   return folder;
