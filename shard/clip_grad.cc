@@ -8,28 +8,11 @@
 #include "absl/strings/str_cat.h"
 #include "sherd/runtime/base/error.h"
 #include "sherd/runtime/kernels/elementwise.h"
-#include "sherd/runtime/kernels/reduce.h"
 #include "sherd/shard/context.h"
 #include "sherd/shard/fully_shard.h"
+#include "sherd/shard/internal/norm_part.h"
 
 namespace sherd {
-namespace {
-
-// Takes one gradient into a norm that is on its way.
-double Accumulate(NormType type, double part, const Tensor& gradient) {
-  switch (type) {
-    case NormType::kOne:
-      return part + kernels::SumAbs(gradient);
-    case NormType::kTwo:
-      return part + kernels::SumSquares(gradient);
-    case NormType::kInf:
-      break;
-  }
-  const double most = kernels::MaxAbs(gradient);
-  return std::isnan(part) || part > most ? part : most;
-}
-
-}  // namespace
 
 int64_t NormSlots(NormType type, int ranks) { return type == NormType::kInf ? ranks : 1; }
 
@@ -42,20 +25,20 @@ void LocalNormPart(const Module& model, std::span<Unit* const> units, NormType t
   std::fill(slots.begin(), slots.end(), 0.0);
   const size_t own = type == NormType::kInf ? static_cast<size_t>(rank) : 0;
   SHERD_CHECK(own < slots.size(), "the parts of a norm have no slot for this rank");
-  double& part = slots[own];
+  internal::NormPart part(type);
   for (Unit* unit : units) {
     if (!unit->counts_in_norm()) continue;
     for (int i = 0; i < unit->parameters(); ++i) {
-      const Tensor gradient = unit->HeldGradient(i);
-      if (gradient.defined()) part = Accumulate(type, part, gradient);
+      part.Add(unit->HeldGradient(i));
     }
   }
-  if (rank != 0) return;
-  for (const Parameter& parameter : model.parameters()) {
-    if (parameter.state().host != nullptr) continue;
-    const Tensor gradient = parameter.local_grad();
-    if (gradient.defined()) part = Accumulate(type, part, gradient);
+  // What no unit owns is the same on all ranks.
+  if (rank == 0) {
+    for (const Parameter& parameter : model.parameters()) {
+      if (parameter.state().host == nullptr) part.Add(parameter.local_grad());
+    }
   }
+  slots[own] = part.Value();
 }
 
 double TotalNorm(NormType type, std::span<const double> slots) {

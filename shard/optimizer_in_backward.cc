@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "sherd/runtime/base/error.h"
-#include "sherd/runtime/kernels/reduce.h"
 #include "sherd/shard/fully_shard.h"
+#include "sherd/shard/internal/norm_part.h"
 
 namespace sherd {
 namespace {
@@ -45,14 +45,14 @@ void OptimizerInBackward::BeginWindow() {
 double OptimizerInBackward::StepUnit(Unit& unit) {
   const auto it = units_.find(&unit);
   if (it == units_.end() || std::exchange(it->second.stepped, true)) return 0.0;
-  double squares = 0.0;
+  internal::NormPart squares(NormType::kTwo);
   for (int i = 0; i < unit.parameters() && unit.counts_in_norm(); ++i) {
-    const Tensor gradient = unit.HeldGradient(i);
-    if (gradient.defined()) squares += kernels::SumSquares(gradient);
+    squares.Add(unit.HeldGradient(i));
   }
+  const double part = squares.Value();
   it->second.optimizer->Step({.learning_rate = rate_});
   unit.DropGradients();
-  return squares;
+  return part;
 }
 
 void OptimizerInBackward::Step(const StepOptions& options) {

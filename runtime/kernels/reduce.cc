@@ -3,6 +3,7 @@
 #include <cmath>
 #include <vector>
 
+#include "sherd/runtime/base/error.h"
 #include "sherd/runtime/kernels/internal/backend.h"
 #include "sherd/runtime/kernels/internal/loops_of.h"
 #include "sherd/runtime/kernels/internal/views.h"
@@ -45,35 +46,51 @@ double Reduce(const internal::ReduceLoops::Loop (&loops)[internal::kFloatTypes],
 
 double Plus(double a, double b) { return a + b; }
 
+double Most(double a, double b) { return std::isnan(a) || a > b ? a : b; }
+
+double ReduceOnCpu(Reduction what, const Tensor& x) {
+  const internal::ReduceLoops& loops = *internal::LoopsOf(x.device()).reduce;
+  switch (what) {
+    case Reduction::kSum:
+      return Reduce(loops.sum, x, Plus);
+    case Reduction::kSumAbs:
+      return Reduce(loops.sum_abs, x, Plus);
+    case Reduction::kSumSquares:
+      return Reduce(loops.sum_squares, x, Plus);
+    case Reduction::kMaxAbs:
+      break;
+  }
+  return Reduce(loops.max_abs, x, Most);
+}
+
+double ReduceOne(Reduction what, const Tensor& x) {
+  double result = 0.0;
+  ReduceEach(what, std::span(&x, 1), std::span(&result, 1));
+  return result;
+}
+
 }  // namespace
 
-double Sum(const Tensor& x) {
-  if (const KernelBackend* const other = BackendOf(x)) {
-    return other->Sum(x);
+void ReduceEach(Reduction what, std::span<const Tensor> xs, std::span<double> out) {
+  SHERD_CHECK(xs.size() == out.size(), "other numbers of tensors and results");
+  for (size_t begin = 0, end = 0; begin < xs.size(); begin = end) {
+    const KernelBackend* const other = BackendOf(xs[begin]);
+    for (end = begin + 1; end < xs.size() && xs[end].device() == xs[begin].device(); ++end) {
+    }
+    if (other != nullptr) {
+      other->ReduceEach(what, xs.subspan(begin, end - begin), out.subspan(begin, end - begin));
+      continue;
+    }
+    for (size_t i = begin; i < end; ++i) out[i] = ReduceOnCpu(what, xs[i]);
   }
-  return Reduce(internal::LoopsOf(x.device()).reduce->sum, x, Plus);
 }
 
-double SumAbs(const Tensor& x) {
-  if (const KernelBackend* const other = BackendOf(x)) {
-    return other->SumAbs(x);
-  }
-  return Reduce(internal::LoopsOf(x.device()).reduce->sum_abs, x, Plus);
-}
+double Sum(const Tensor& x) { return ReduceOne(Reduction::kSum, x); }
 
-double SumSquares(const Tensor& x) {
-  if (const KernelBackend* const other = BackendOf(x)) {
-    return other->SumSquares(x);
-  }
-  return Reduce(internal::LoopsOf(x.device()).reduce->sum_squares, x, Plus);
-}
+double SumAbs(const Tensor& x) { return ReduceOne(Reduction::kSumAbs, x); }
 
-double MaxAbs(const Tensor& x) {
-  if (const KernelBackend* const other = BackendOf(x)) {
-    return other->MaxAbs(x);
-  }
-  return Reduce(internal::LoopsOf(x.device()).reduce->max_abs, x,
-                [](double a, double b) { return std::isnan(a) || a > b ? a : b; });
-}
+double SumSquares(const Tensor& x) { return ReduceOne(Reduction::kSumSquares, x); }
+
+double MaxAbs(const Tensor& x) { return ReduceOne(Reduction::kMaxAbs, x); }
 
 }  // namespace sherd::kernels

@@ -72,46 +72,74 @@ __global__ void PartialKernel(const ReduceArgs args, double* partials) {
 }
 
 template <typename Op>
-__global__ void CombineKernel(double* partials, int blocks) {
+__global__ void CombineKernel(const double* partials, int blocks, double* out) {
   const Op op;
   double result = 0.0;
   for (int i = static_cast<int>(threadIdx.x); i < blocks; i += kThreads) {
     result = op(result, partials[i]);
   }
-  result = BlockReduce(result, 0.0, op);  // has read all partials before one is overwritten
-  if (threadIdx.x == 0) partials[0] = result;
+  result = BlockReduce(result, 0.0, op);
+  if (threadIdx.x == 0) *out = result;
 }
 
+int64_t BlocksOf(const Tensor& x) {
+  const int64_t groups = (x.numel() + kElems - 1) / kElems;
+  return std::min(kMostBlocks, (groups + kThreads - 1) / kThreads);
+}
+
+// Reduces x to *out on the device, by way of as many partial results as it has blocks.
 template <typename Transform, typename Op>
-double Reduce(const Tensor& x) {
-  SHERD_CHECK(IsFloating(x.dtype()), "a kernel was given a dtype that is no float");
+void Reduce(const Tensor& x, double* partials, double* out) {
   ReduceArgs args = {nullptr, x.dtype(), Elements<1>({&x}), false};
-  if (args.elements.numel == 0) return 0.0;
   args.x = static_cast<const char*>(x.raw());
   args.packed = args.elements.contiguous() && reinterpret_cast<uintptr_t>(args.x) % 16 == 0;
-  const int64_t groups = (args.elements.numel + kElems - 1) / kElems;
-  const int64_t blocks = std::min(kMostBlocks, (groups + kThreads - 1) / kThreads);
-  const Tensor partials =
-      Tensor::Empty(x.device(), DType::kF64, {blocks}, MemoryCategory::kWorkspace);
+  const int64_t blocks = BlocksOf(x);
   Launch(x.device(), {.grid = static_cast<unsigned>(blocks), .block = kThreads},
-         PartialKernel<Transform, Op>, args, partials.data<double>());
+         PartialKernel<Transform, Op>, args, blocks > 1 ? partials : out);
   if (blocks > 1) {
-    Launch(x.device(), {.grid = 1, .block = kThreads}, CombineKernel<Op>, partials.data<double>(),
-           static_cast<int>(blocks));
+    Launch(x.device(), {.grid = 1, .block = kThreads}, CombineKernel<Op>, partials,
+           static_cast<int>(blocks), out);
   }
-  double result = 0.0;
-  x.device().CopyToHost(&result, partials.raw(), sizeof(result));
-  return result;
+}
+
+void Reduce(kernels::Reduction what, const Tensor& x, double* partials, double* out) {
+  switch (what) {
+    case kernels::Reduction::kSum:
+      return Reduce<Identity, Plus>(x, partials, out);
+    case kernels::Reduction::kSumAbs:
+      return Reduce<Magnitude, Plus>(x, partials, out);
+    case kernels::Reduction::kSumSquares:
+      return Reduce<Square, Plus>(x, partials, out);
+    case kernels::Reduction::kMaxAbs:
+      return Reduce<Magnitude, Most>(x, partials, out);
+  }
 }
 
 }  // namespace
 
-double Kernels::Sum(const Tensor& x) const { return Reduce<Identity, Plus>(x); }
-
-double Kernels::SumAbs(const Tensor& x) const { return Reduce<Magnitude, Plus>(x); }
-
-double Kernels::SumSquares(const Tensor& x) const { return Reduce<Square, Plus>(x); }
-
-double Kernels::MaxAbs(const Tensor& x) const { return Reduce<Magnitude, Most>(x); }
+// Tensors share the memory of their partial results: one is done before the next begins.
+void Kernels::ReduceEach(kernels::Reduction what, std::span<const Tensor> xs,
+                         std::span<double> out) const {
+  int64_t most_blocks = 0;
+  for (const Tensor& x : xs) {
+    SHERD_CHECK(IsFloating(x.dtype()), "a kernel was given a dtype that is no float");
+    most_blocks = std::max(most_blocks, BlocksOf(x));
+  }
+  if (most_blocks == 0) return std::fill(out.begin(), out.end(), 0.0);
+  const Device& device = xs[0].device();
+  const auto count = static_cast<int64_t>(xs.size());
+  const Tensor memory =
+      Tensor::Empty(device, DType::kF64, {count + most_blocks}, MemoryCategory::kWorkspace);
+  for (int64_t i = 0; i < count; ++i) {
+    if (BlocksOf(xs[static_cast<size_t>(i)]) == 0) continue;
+    Reduce(what, xs[static_cast<size_t>(i)], memory.data<double>() + count,
+           memory.data<double>() + i);
+  }
+  device.CopyToHost(out.data(), memory.raw(), count * static_cast<int64_t>(sizeof(double)));
+  // Of what is empty nothing was written.
+  for (int64_t i = 0; i < count; ++i) {
+    if (xs[static_cast<size_t>(i)].numel() == 0) out[static_cast<size_t>(i)] = 0.0;
+  }
+}
 
 }  // namespace sherd::cuda

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <span>
+
 #include "sherd/runtime/core/tensor.h"
 
 // Reductions of a whole tensor to one number.
@@ -9,15 +12,21 @@
 // REQUIRES: a float dtype.
 namespace sherd::kernels {
 
+enum class Reduction : uint8_t {
+  kSum,
+  kSumAbs,      // of magnitudes: the L1 norm
+  kSumSquares,  // the square of the L2 norm
+  kMaxAbs,      // the largest magnitude; NaN if any element is NaN
+};
+
+// Reduces each tensor to the number at its place in `out`.
+// Cost: waits for a device once for all tensors on it that stand side by side.
+// REQUIRES: as many numbers as tensors.
+void ReduceEach(Reduction what, std::span<const Tensor> xs, std::span<double> out);
+
 double Sum(const Tensor& x);
-
-// The sum of magnitudes: the L1 norm.
 double SumAbs(const Tensor& x);
-
-// The sum of squares: the square of the L2 norm.
 double SumSquares(const Tensor& x);
-
-// The largest magnitude; NaN if any element is NaN.
 double MaxAbs(const Tensor& x);
 
 }  // namespace sherd::kernels

@@ -77,6 +77,33 @@ TEST(CudaReduceTest, WaitsForTheDeviceOnce) {
   EXPECT_EQ(emulated::ReadStatistics().allocations, 0);
 }
 
+// Each has the bits of its own reduction, whatever stands beside it, and one wait is enough for
+// all.
+TEST(CudaReduceTest, ReducesSeveralTensorsWithOneWait) {
+  std::vector<Tensor> xs;
+  for (const Shape& shape : {Shape{70000}, Shape{3}, Shape{0}, Shape{1}, Shape{40, 520}}) {
+    xs.push_back(PairOf(Random(DType::kBF16, shape, xs.size() + 1)).gpu);
+  }
+  for (const auto& [what, one] :
+       {std::pair(Reduction::kSum, &Sum), std::pair(Reduction::kSumAbs, &SumAbs),
+        std::pair(Reduction::kSumSquares, &SumSquares), std::pair(Reduction::kMaxAbs, &MaxAbs)}) {
+    std::vector<double> want, got(xs.size(), -1.0);
+    for (const Tensor& x : xs) want.push_back(one(x));
+    emulated::ResetStatistics();
+    ReduceEach(what, xs, got);
+    EXPECT_EQ(emulated::ReadStatistics().synchronisations, 1);
+    EXPECT_EQ(got, want);
+  }
+  // With tensors on the host between them.
+  xs.insert(xs.begin() + 2, Random(DType::kBF16, {50}, 9));
+  std::vector<double> got(xs.size());
+  ReduceEach(Reduction::kSumAbs, xs, got);
+  for (size_t i = 0; i < xs.size(); ++i) EXPECT_EQ(got[i], SumAbs(xs[i])) << i;
+  std::vector<double> none(1, -1.0);
+  ReduceEach(Reduction::kSum, std::span(&xs[3], 1), none);
+  EXPECT_EQ(none[0], 0.0);
+}
+
 // Plain loops: the element of the output that each element of x belongs to.
 std::vector<double> SumsOf(const Tensor& x, const Shape& sums, double scale) {
   std::vector<double> want(static_cast<size_t>(sums.numel()), 0.0);

@@ -89,10 +89,8 @@ class Kernels final : public kernels::KernelBackend {
                   double stddev) const override;
   void FillUniform(const Tensor& out, uint64_t key, int64_t first_element, double low,
                    double high) const override;
-  double Sum(const Tensor& x) const override;
-  double SumAbs(const Tensor& x) const override;
-  double SumSquares(const Tensor& x) const override;
-  double MaxAbs(const Tensor& x) const override;
+  void ReduceEach(kernels::Reduction what, std::span<const Tensor> xs,
+                  std::span<double> out) const override;
   void RmsNorm(const Tensor& x, const Tensor& weight, double eps, const Tensor& out,
                const Tensor& inv_rms) const override;
   void RmsNormBackward(const Tensor& grad, const Tensor& x, const Tensor& weight,

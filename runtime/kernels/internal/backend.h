@@ -12,6 +12,7 @@
 #include "sherd/runtime/kernels/layer_norm.h"
 #include "sherd/runtime/kernels/optimizer_step.h"
 #include "sherd/runtime/kernels/pointwise_loss.h"
+#include "sherd/runtime/kernels/reduce.h"
 #include "sherd/runtime/kernels/unary.h"
 #include "sherd/runtime/kernels/write.h"
 
@@ -130,10 +131,8 @@ class KernelBackend {
   virtual void FillUniform(const Tensor& out, uint64_t key, int64_t first_element, double low,
                            double high) const = 0;
   // reduce.h
-  virtual double Sum(const Tensor& x) const = 0;
-  virtual double SumAbs(const Tensor& x) const = 0;
-  virtual double SumSquares(const Tensor& x) const = 0;
-  virtual double MaxAbs(const Tensor& x) const = 0;
+  virtual void ReduceEach(Reduction what, std::span<const Tensor> xs,
+                          std::span<double> out) const = 0;
   // rms_norm.h
   virtual void RmsNorm(const Tensor& x, const Tensor& weight, double eps, const Tensor& out,
                        const Tensor& inv_rms) const = 0;
