@@ -13,7 +13,7 @@
 #include "data/packing.h"
 #include "data/sample_list.h"
 #include "data/token_file.h"
-#include "llm/run_model.h"
+#include "llm/tokenizer_files.h"
 #include "sherd/runtime/io/mapped_file.h"
 
 namespace llm {
@@ -77,6 +77,32 @@ absl::StatusOr<data::DocumentList> ReadWords(const std::string& name,
   data::DocumentList document;
   document.Add(std::vector<int64_t>(ids.begin(), ids.end()));
   return document;
+}
+
+// Makes a text tokens of the tokenizer, if there is one; without it a text's tokens are its bytes.
+absl::Status Tokenize(const std::string& name, const data::BpeTokenizer* tokenizer,
+                      int64_t vocabulary, data::Sample& sample) {
+  if (sample.text.empty()) return absl::OkStatus();
+  const auto wrong = [&](const std::string& why) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ":", sample.line, ": ", why));
+  };
+  if (tokenizer == nullptr) {
+    if (vocabulary >= data::kByteVocabulary) return absl::OkStatus();
+    return wrong(absl::StrCat("the sample is a text, whose ", data::kByteVocabulary,
+                              " tokens are bytes, but --vocab is ", vocabulary));
+  }
+  const std::vector<int32_t> ids = tokenizer->Encode(sample.text);
+  if (ids.empty()) return wrong("the text has no token of the tokenizer");
+  const int32_t highest = *std::max_element(ids.begin(), ids.end());
+  if (highest >= vocabulary) {
+    return wrong(absl::StrCat("the text has the tokenizer's token ", highest, ", but --vocab is ",
+                              vocabulary));
+  }
+  sample.tokens.assign(ids.begin(), ids.end());
+  sample.labels.assign(ids.begin() + 1, ids.end());
+  sample.labels.push_back(data::kIgnored);
+  sample.text.clear();
+  return absl::OkStatus();
 }
 
 int64_t TokensOf(const data::Samples& samples) {
@@ -201,22 +227,8 @@ absl::StatusOr<Dataset> Dataset::FromSamples(const Options& o,
     absl::StatusOr<std::vector<data::Sample>> samples = data::ReadSamples(name, vocabulary);
     if (!samples.ok()) return samples.status();
     for (data::Sample& sample : *samples) {
-      if (tokenizer != nullptr && !sample.text.empty()) {
-        const std::vector<int32_t> ids = tokenizer->Encode(sample.text);
-        sample.tokens.assign(ids.begin(), ids.end());
-        if (ids.empty()) {
-          return absl::InvalidArgumentError(
-              absl::StrCat(name, ":", sample.line, ": the text has no token of the tokenizer"));
-        }
-        sample.labels.assign(ids.begin() + 1, ids.end());
-        sample.labels.push_back(data::kIgnored);
-        sample.text.clear();
-      }
-      if (!sample.text.empty() && vocabulary < data::kByteVocabulary) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            name, ":", sample.line, ": the sample is a text, whose ", data::kByteVocabulary,
-            " tokens are bytes, but --vocab is ", o.vocabulary));
-      }
+      const absl::Status good = Tokenize(name, tokenizer, vocabulary, sample);
+      if (!good.ok()) return good;
       const size_t length = std::max(sample.text.size(), sample.tokens.size());
       if (length > static_cast<size_t>(o.seq)) {
         return absl::InvalidArgumentError(absl::StrCat(name, ":", sample.line, ": the sample has ",

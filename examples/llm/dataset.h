@@ -25,9 +25,9 @@ class Dataset {
  public:
   // Opens Options::data. Errors: those of data::TextFile, TokenFile, ReadSamples and BpeTokenizer;
   //   kInvalidArgument naming the files of different kinds, the token file without a vocabulary,
-  //   the line of a text among samples of a vocabulary that is smaller than that of bytes, the line
-  //   of a sample that is longer than Options::seq, both numbers when there are fewer
-  //   tokens than one window of seq + 1 for each part, or a single sample.
+  //   the line of a text among samples of a vocabulary that is smaller than that of bytes or lacks
+  //   a token of the tokenizer, the line of a sample that is longer than Options::seq, both numbers
+  //   when there are fewer tokens than one window of seq + 1 for each part, or a single sample.
   static absl::StatusOr<Dataset> Open(const Options& options);
   // The same of a text at hand. Errors: kInvalidArgument, too few bytes.
   static absl::StatusOr<Dataset> FromText(const std::string& text, int64_t seq);

@@ -17,6 +17,7 @@
 #include "llm/escape.h"
 #include "llm/generate.h"
 #include "llm/generate_options.h"
+#include "llm/models/pretrained.h"
 #include "llm/program.h"
 #include "llm/saved_model.h"
 #include "sherd/runtime/comm/agree.h"

@@ -3,10 +3,10 @@
 #include <cstdint>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "llm/models/model_config.h"
 #include "llm/options.h"
+#include "llm/tokenizer_files.h"
 
 namespace llm {
 
@@ -22,12 +22,5 @@ Options WithSizesOf(const ModelConfig& config, Options options);
 // The entries of a saved state that say which model it has, and where its tokenizer is.
 inline constexpr char kConfigEntry[] = "config";
 inline constexpr char kTokenizerEntry[] = "tokenizer";
-
-// Whether a folder has a tokenizer.json, or vocab.json and merges.txt.
-bool HasTokenizer(const std::string& folder);
-
-// Copies a folder's tokenizer, and what else it says of texts, to another: the small files that a
-// model's export does not have. Errors: what the system says, naming the file.
-absl::Status CopyTokenizer(const std::string& from, const std::string& to);
 
 }  // namespace llm

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "llm/models/model_config.h"
+#include "llm/models/text_model.h"
 #include "sherd/runtime/comm/process_group.h"
 
 namespace llm {

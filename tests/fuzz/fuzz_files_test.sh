@@ -14,13 +14,16 @@ cd "$root" || exit 1
 . tests/fuzz/fuzz_lib.sh
 
 fuzz_needs_clang
-[ $# -gt 0 ] || set -- safetensors json manifest index tokenizer wordpiece token_file json_lines
-sources=(tests/fuzz/{input_files,state_targets,model_targets,data_targets}.cc)
+[ $# -gt 0 ] || set -- safetensors json manifest index config tokenizer wordpiece token_file json_lines dataset
+sources=(tests/fuzz/{input_files,state_targets,model_targets,data_targets,llm_targets}.cc)
 sources+=(runtime/base/{json_text,utf8}.cc runtime/io/{json,json_write,mapped_file,safetensors,safetensors_index}.cc)
 sources+=(shard/internal/state_manifest.cc)
 sources+=(examples/data/{added_tokens,bert_text,bpe_tokenizer,bpe_tokenizer_load,byte_letters,code_points,documents}.cc)
 sources+=(examples/data/{json_fields,json_lines,text_split,token_file,unicode_classes,unicode_tables_classes}.cc)
 sources+=(examples/data/{unicode_tables_nfd,unicode_text,wordpiece_tokenizer,wordpiece_tokenizer_load}.cc)
+sources+=(examples/data/{byte_tokenizer,packing,sample_list}.cc)
+sources+=(examples/llm/{dataset,tokenizer_files}.cc)
+sources+=(examples/llm/models/{activation,bert_config,config_reader,gpt2_config,llama_config,model_config}.cc)
 for target in "$@"; do
   play=$(sed -n "s/.*{\"$target\", \(Play[A-Za-z]*\)}.*/\1/p" tests/fuzz/targets.h)
   cat > "$work/play_$target.cc" << END

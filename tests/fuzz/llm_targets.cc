@@ -1,8 +1,13 @@
-// What needs the whole library, so that it is replayed and not fuzzed further.
+// What the language model is made of and trained on.
+#include <iterator>
+#include <string>
+#include <variant>
+
 #include "absl/strings/match.h"
 #include "data/documents.h"
 #include "llm/dataset.h"
 #include "llm/models/model_config.h"
+#include "sherd/runtime/io/json.h"
 #include "tests/fuzz/input_files.h"
 #include "tests/fuzz/targets.h"
 
@@ -10,6 +15,20 @@ namespace sherd::fuzz {
 namespace {
 
 constexpr int64_t kSeq = 4;
+
+// What a data set is of. The vocabularies lie around the number of bytes, or that of a small
+// tokenizer.
+struct Data {
+  const char* file;
+  bool tokenizer;
+  bool has_vocabulary;
+  int64_t least_vocabulary;
+};
+constexpr Data kData[] = {{"x.bin", false, true, 128},
+                          {"x.jsonl", false, true, 128},
+                          {"x.txt", false, false, 0},
+                          {"x.txt", true, false, 0},
+                          {"x.jsonl", true, true, 0}};
 
 bool Between(int64_t id, int64_t vocabulary) { return id >= 0 && id < vocabulary; }
 
@@ -28,18 +47,33 @@ void CheckDataset(const llm::Dataset& dataset) {
   }
 }
 
+// The config of a Llama made here reads as the same one.
+void CheckMade(const llm::LlamaConfig& llama) {
+  const std::string text = llm::ConfigText(llm::ConfigOf(llama), DType::kF32);
+  const auto again = llm::ParseModelConfig("made", text);
+  Require(again.ok(), "a config that was made cannot be read: " + text);
+  const auto* const read = std::get_if<llm::LlamaConfig>(&again->sizes);
+  Require(read != nullptr &&
+              WriteJson({llm::LlamaFields(*read)}) == WriteJson({llm::LlamaFields(llama)}),
+          "a config that was made reads as another: " + text);
+}
+
 }  // namespace
 
 void PlayDataset(std::string_view input) {
   if (input.size() < 2) return;
-  const char* const ends[] = {"x.bin", "x.jsonl", "x.txt"};
-  const auto kind = static_cast<uint8_t>(input[0]) % 3;
+  const Data& kind = kData[static_cast<uint8_t>(input[0]) % std::size(kData)];
+  const int64_t size = static_cast<uint8_t>(input[1]);
+  input.remove_prefix(2);
   InputFiles files;
   llm::Options options;
-  options.data = {files.Add(ends[kind], input.substr(2))};
-  // Around the number of bytes.
-  options.vocabulary = kind == 2 ? 0 : 128 + static_cast<uint8_t>(input[1]);
   options.seq = kSeq;
+  if (kind.tokenizer) {
+    files.Add("tokenizer.json", TakeSized(input));
+    options.init = files.folder();
+  }
+  options.data = {files.Add(kind.file, input)};
+  options.vocabulary = kind.has_vocabulary ? kind.least_vocabulary + size : 0;
   if (const auto dataset = llm::Dataset::Open(options); dataset.ok()) CheckDataset(*dataset);
 }
 
@@ -55,6 +89,7 @@ void PlayConfig(std::string_view input) {
   const absl::StatusOr<llm::ModelConfig> again = llm::ParseModelConfig(name, text);
   Require(again.ok(), "a config that was read cannot be read when it is written: " + text);
   Require(llm::ConfigText(*again, DType::kF32) == text, "a config changes when it is written");
+  if (const auto* const llama = std::get_if<llm::LlamaConfig>(&config->sizes)) CheckMade(*llama);
 }
 
 }  // namespace sherd::fuzz

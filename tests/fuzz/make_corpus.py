@@ -11,6 +11,10 @@ def tensors(header, data=b""):
     return struct.pack("<Q", len(text)) + text + data
 
 
+def sized(content):
+    return struct.pack("<H", len(content)) + content
+
+
 def entry(dtype, shape, begin, end):
     return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
 
@@ -86,7 +90,7 @@ MANIFEST = {
 
 def folder(weight_map, first=b"", second=b"", **more):
     index = weight_map if isinstance(weight_map, bytes) else json.dumps({"weight_map": weight_map} | more).encode()
-    return struct.pack("<H", len(index)) + index + struct.pack("<H", len(first)) + first + second
+    return sized(index) + sized(first) + second
 
 
 ONE, TWO = tensors({"x": entry("F32", [1], 0, 4)}, bytes(4)), tensors({"y": entry("F16", [2], 0, 4), "z": entry("I32", [0], 4, 4)}, bytes(4))
@@ -103,7 +107,7 @@ INDEX_FOLDER = {
     "no_string": folder({"x": 1}, ONE),
 }
 
-LLAMA = json.loads(json.dumps(CONFIG))
+LLAMA = CONFIG | {"max_position_embeddings": 128}
 GPT2 = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": 100, "n_positions": 32, "n_embd": 16, "n_layer": 2,
         "n_head": 4, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-05, "resid_pdrop": 0.1}
 BERT = {"model_type": "bert", "architectures": ["BertModel"], "vocab_size": 100, "hidden_size": 16, "num_hidden_layers": 2,
@@ -116,14 +120,16 @@ CONFIG_FILE = {name: json.dumps(fields).encode() for name, fields in {
     "qwen3": LLAMA | {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "head_dim": 32},
     "rope": LLAMA | {"rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                                       "original_max_position_embeddings": 8192}},
+    "yarn": LLAMA | {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4, "beta_fast": 32, "beta_slow": 1}},
+    "biases": LLAMA | {"attention_bias": True, "mlp_bias": True, "head_dim": 8, "torch_dtype": "bfloat16"},
+    "no_positions": CONFIG,
     "labels": BERT | {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "a", "1": "b", "2": "c"}},
     "zero_heads": LLAMA | {"num_attention_heads": 0}, "huge": LLAMA | {"hidden_size": 2**62, "vocab_size": 2**40},
     "negative": LLAMA | {"rms_norm_eps": -1.0}, "unknown": {"model_type": "mamba"}}.items()}
 
 
 def old_tokenizer(vocabulary, merges):
-    text = json.dumps(vocabulary).encode()
-    return b"\x01" + struct.pack("<H", len(text)) + text + merges
+    return b"\x01" + sized(json.dumps(vocabulary).encode()) + merges
 
 
 TINY = TOKENIZER["model"] | {"unk_token": None}
@@ -170,7 +176,7 @@ WORDPIECE_FILE = {
 
 
 def raw(form, vocabulary, end, index, tokens):
-    return bytes([form, vocabulary, end]) + struct.pack("<H", len(index)) + index + tokens
+    return bytes([form, vocabulary, end]) + sized(index) + tokens
 
 
 def index(width_code, lengths, documents, width):
@@ -222,6 +228,11 @@ DATASET = {"tokens": b"\x00\x80" + U16 + U16, "odd": b"\x00\x80" + U16 + b"x", "
 DATASET |= {"lines_" + name: b"\x01\x80" + content for name, content in JSON_LINES.items()}
 DATASET |= {"low_lines_" + name: b"\x01\x00" + JSON_LINES[name] for name in ("texts", "tokens", "windows")}
 DATASET |= {"text": b"\x02\x00" + bytes(range(256))}
+WORDS = sized(TOKENIZER_FILE["tiny"])
+DATASET |= {"words": b"\x03\x00" + WORDS + b"ab ba abb" * 20, "no_tokenizer": b"\x03\x00" + sized(b"{}") + b"ab" * 20}
+DATASET |= {"words_lines": b"\x04\x00" + WORDS + b'{"text": "abab"}\n{"tokens": [1, 3], "labels": [3, -100]}\n',
+            "words_beyond": b"\x04\x03" + WORDS + b'{"text": "ba"}\n{"text": "ab"}\n',
+            "words_none": b"\x04\x00" + WORDS + b'{"text": "xyz"}\n{"text": "ab"}\n'}
 
 if __name__ == "__main__":
     for target, files in (("safetensors", SAFETENSORS), ("json", JSON), ("manifest", MANIFEST),

@@ -26,10 +26,11 @@ void PlayWordPiece(std::string_view input);
 // ends documents; of a Megatron pair the next two are the size of the index, which comes first.
 void PlayTokenFile(std::string_view input);
 void PlayJsonLines(std::string_view input);
-// Replayed, but not fuzzed further, since they need the whole library: config.json, and what the
-// language model is trained on, whose first byte says of which kind it is, and the second the
-// vocabulary.
+// config.json.
 void PlayConfig(std::string_view input);
+// What the language model is trained on: the first byte says of which kind it is, the second the
+// vocabulary; of texts and lines with a tokenizer the next two are the size of tokenizer.json,
+// which comes first.
 void PlayDataset(std::string_view input);
 
 struct Target {

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <numeric>
 #include <set>
@@ -140,6 +141,30 @@ TEST(DatasetTest, SamplesOfJsonLinesAreRowsOfTheirOwn) {
   EXPECT_EQ(ErrorOf(Reading({WriteTemporary("one.jsonl", "{\"text\": \"abc\"}")}, 3)),
             "the data has one sample (" + testing::TempDir() +
                 "llm_data_test_one.jsonl), but one to learn and one to measure are needed");
+}
+
+TEST(DatasetTest, TextsOfATokenizerFitTheVocabularyThatIsGiven) {
+  const std::string folder = testing::TempDir() + "llm_data_test_tokenizer";
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/tokenizer.json")
+      << R"({"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false},
+             "model": {"type": "BPE", "vocab": {"a": 1, "b": 2, "ab": 3}, "merges": ["a b"]}})";
+  Options options =
+      Reading({WriteTemporary("words.jsonl", "{\"text\": \"ba\"}\n{\"text\": \"aab\"}\n")}, 4);
+  options.init = folder;
+  for (const int64_t vocabulary : {0, 4}) {
+    options.vocabulary = vocabulary;
+    const absl::StatusOr<Dataset> data = Dataset::Open(options);
+    ASSERT_TRUE(data.ok()) << data.status();
+    EXPECT_EQ(data->vocabulary(), 4);
+    EXPECT_EQ(TokensOf(data->train()), (std::vector<int64_t>{2, 1}));
+    EXPECT_EQ(TokensOf(data->validation()), (std::vector<int64_t>{1, 3}));
+  }
+  options.vocabulary = 3;
+  EXPECT_EQ(ErrorOf(options),
+            options.data[0] + ":2: the text has the tokenizer's token 3, but --vocab is 3");
+  options.data = {WriteTemporary("none.jsonl", "{\"text\": \"ba\"}\n{\"text\": \"xyz\"}\n")};
+  EXPECT_EQ(ErrorOf(options), options.data[0] + ":2: the text has no token of the tokenizer");
 }
 
 TEST(DatasetTest, KindsAreNotMixedAndFlagsBelongToTheirs) {

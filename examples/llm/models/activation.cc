@@ -3,9 +3,6 @@
 #include <string>
 #include <utility>
 
-#include "sherd/autograd/ops/activation.h"
-#include "sherd/autograd/ops/elementwise.h"
-
 namespace llm {
 
 Activation ReadActivation(std::string_view field, std::string_view missing, ConfigReader& reader) {
@@ -20,20 +17,6 @@ Activation ReadActivation(std::string_view field, std::string_view missing, Conf
   }
   reader.Refuse(field, "known are gelu, gelu_new, gelu_pytorch_tanh, relu and silu");
   return Activation::kGelu;
-}
-
-sherd::Variable Activate(const sherd::Variable& x, Activation activation) {
-  switch (activation) {
-    case Activation::kGelu:
-      return Gelu(x, sherd::GeluKind::kExact);
-    case Activation::kGeluTanh:
-      return Gelu(x, sherd::GeluKind::kTanh);
-    case Activation::kRelu:
-      return Relu(x);
-    case Activation::kSilu:
-      break;
-  }
-  return Silu(x);
 }
 
 }  // namespace llm

@@ -4,16 +4,13 @@
 #include <string_view>
 
 #include "llm/models/config_reader.h"
-#include "sherd/autograd/variable.h"
 
 namespace llm {
 
-// What two linear layers have between them.
+// What two linear layers have between them; see activate.h.
 enum class Activation : uint8_t { kGelu, kGeluTanh, kRelu, kSilu };
 
 // The activation that a field names. Errors: noted in the reader, for a name that is not known.
 Activation ReadActivation(std::string_view field, std::string_view missing, ConfigReader& reader);
-
-sherd::Variable Activate(const sherd::Variable& x, Activation activation);
 
 }  // namespace llm

@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "llm/models/config_reader.h"
-#include "llm/models/llama_config.h"
 #include "sherd/runtime/io/mapped_file.h"
 
 namespace llm {
@@ -191,16 +190,6 @@ std::string ConfigText(const ModelConfig& config, DType dtype) {
     }
   }
   return sherd::WriteJson({std::move(fields)}) + "\n";
-}
-
-std::unique_ptr<TextModel> MakeModel(const ModelConfig& config, const sherd::Device& device) {
-  if (const auto* const llama = std::get_if<LlamaConfig>(&config.sizes)) {
-    return std::make_unique<Llama>(*llama, device);
-  }
-  if (const auto* const gpt2 = std::get_if<Gpt2Config>(&config.sizes)) {
-    return std::make_unique<Gpt2>(*gpt2);
-  }
-  return std::make_unique<Bert>(std::get<BertConfig>(config.sizes));
 }
 
 }  // namespace llm

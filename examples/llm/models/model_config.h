@@ -1,17 +1,16 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 
 #include "absl/status/statusor.h"
-#include "llm/model.h"
-#include "llm/models/bert.h"
-#include "llm/models/gpt2.h"
-#include "llm/models/text_model.h"
-#include "sherd/runtime/core/device.h"
+#include "llm/models/bert_config.h"
+#include "llm/models/gpt2_config.h"
+#include "llm/models/head_options.h"
+#include "llm/models/llama_config.h"
 #include "sherd/runtime/core/dtype.h"
 #include "sherd/runtime/io/json.h"
 
@@ -54,9 +53,5 @@ ModelConfig ConfigOf(const LlamaConfig& config);
 
 // The text of a config.json whose weights have `dtype`.
 std::string ConfigText(const ModelConfig& config, sherd::DType dtype);
-
-// A model without values: see Initialize and LoadWeights.
-// Errors: thrown, as the constructors say.
-std::unique_ptr<TextModel> MakeModel(const ModelConfig& config, const sherd::Device& device);
 
 }  // namespace llm

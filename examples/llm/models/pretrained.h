@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,9 +10,14 @@
 #include "llm/models/model_config.h"
 #include "llm/models/text_model.h"
 #include "sherd/runtime/comm/process_group.h"
+#include "sherd/runtime/core/device.h"
 #include "sherd/runtime/core/dtype.h"
 
 namespace llm {
+
+// A model without values: see Initialize and LoadWeights.
+// Errors: thrown, as the constructors say.
+std::unique_ptr<TextModel> MakeModel(const ModelConfig& config, const sherd::Device& device);
 
 struct LoadWeightsOptions {
   // Whether the head may differ from the folder's: one that the folder has not keeps its values,
