@@ -5,9 +5,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
+#include "llm/models/decoder.h"
 #include "llm/models/llama_config.h"
 #include "llm/models/text_model.h"
 #include "sherd/autograd/module.h"
@@ -58,12 +58,10 @@ class Block : public sherd::Module {
 //
 // Weights are drawn from a normal distribution of deviation 0.02; those that lead back into the
 // residual stream are smaller by sqrt(2 layers), so that its size does not grow with depth.
-// Parameters: "embedding.weight" [V, C], "block0", "block1", ..., "norm.weight" [C] and
-// "head.weight" [V, C] of a language model that is not tied, "score.weight" [labels, C] of a
-// classifier. With documents (TextInput), positions count from the row's beginning even so: rotary
-// ones act through differences. A classifier looks at the last token of a row. Source: Touvron et
-// al. 2023; the scale of the initial values: Radford et al. 2019.
-class Llama : public TextModel {
+// Parameters: those of Decoder, and between them "block0", "block1", ..., "norm.weight" [C]. With
+// documents (TextInput), positions count from the row's beginning even so: rotary ones act through
+// differences. Source: Touvron et al. 2023; the scale of the initial values: Radford et al. 2019.
+class Llama : public Decoder {
  public:
   // Builds the tables of positions on `device`; parameters get their memory from Initialize.
   // Errors: kInvalidArgument for rope options, see MakeRopeTables.
@@ -72,22 +70,16 @@ class Llama : public TextModel {
   std::deque<Block>& blocks() { return blocks_; }
   const LlamaConfig& config() const { return config_; }
 
-  std::vector<sherd::Module*> layers() override;
-  int64_t positions() const override { return config_.positions; }
-  int64_t vocabulary() const override { return config_.vocabulary; }
-  std::vector<NamedWeight> Weights() const override;
   std::string_view base_prefix() const override { return "model."; }
-  std::vector<std::pair<std::string, std::string>> TiedNames() const override;
 
  private:
-  sherd::Variable Forward(const TextInput& input) override;
+  sherd::Variable Hidden(const TextInput& input) override;
+  std::string EmbeddingName() const override { return "model.embed_tokens.weight"; }
+  void AppendInner(std::vector<NamedWeight>& out) const override;
 
   const LlamaConfig config_;
-  sherd::EmbeddingLayer embedding_;
   std::deque<Block> blocks_;
   sherd::RmsNormLayer norm_;
-  std::optional<sherd::LinearLayer> head_;   // of tokens
-  std::optional<sherd::LinearLayer> score_;  // of classes
 };
 
 }  // namespace llm

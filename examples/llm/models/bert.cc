@@ -1,10 +1,11 @@
 #include "llm/models/bert.h"
 
-#include <array>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "llm/models/activate.h"
+#include "llm/models/attention_heads.h"
+#include "llm/models/initial_values.h"
 #include "llm/models/named_weights.h"
 #include "llm/models/positions.h"
 #include "sherd/autograd/call.h"
@@ -12,7 +13,6 @@
 #include "sherd/autograd/ops/arithmetic.h"
 #include "sherd/autograd/ops/elementwise.h"
 #include "sherd/autograd/ops/linear.h"
-#include "sherd/autograd/ops/shape.h"
 #include "sherd/autograd/ops/transformer.h"
 
 namespace llm {
@@ -22,8 +22,6 @@ using sherd::Bias;
 using sherd::Initializer;
 using sherd::Tensor;
 using sherd::Variable;
-
-Initializer Usual() { return Initializer::Normal(0.02); }
 
 Tensor TypesOf(const TextInput& input) {
   if (input.token_types.defined()) return input.token_types;
@@ -63,19 +61,14 @@ Variable BertBlock::operator()(const Variable& x, const Tensor& cu_seqlens, cons
 }
 
 Variable BertBlock::Attend(const Variable& x, const Tensor& cu_seqlens, const Tensor& mask) {
-  const std::array<int64_t, 3> sizes = {config_.dim, config_.dim, config_.dim};
-  const std::vector<Variable> qkv = Split(qkv_(x), 2, sizes);
-  const auto by_head = [&](const Variable& v) {
-    return Reshape(v, {x.dim(0), x.dim(1), config_.heads, config_.head_size()});
-  };
-  const Variable seen =
-      Attention(by_head(qkv[0]), by_head(qkv[1]), by_head(qkv[2]),
-                {.causal = false,
-                 .scale = 1.0 / std::sqrt(static_cast<double>(config_.head_size())),
-                 .key_mask = mask,
-                 .cu_seqlens = cu_seqlens,
-                 .dropout = config_.attention_dropout});
-  return out_(Reshape(seen, x.shape()));
+  const auto [q, k, v] = SplitHeads(qkv_(x), config_.heads, config_.heads);
+  return out_(
+      JoinHeads(Attention(q, k, v,
+                          {.causal = false,
+                           .scale = 1.0 / std::sqrt(static_cast<double>(config_.head_size())),
+                           .key_mask = mask,
+                           .cu_seqlens = cu_seqlens,
+                           .dropout = config_.attention_dropout})));
 }
 
 void BertBlock::AppendWeights(const std::string& prefix, std::vector<NamedWeight>& out) const {
@@ -95,7 +88,8 @@ Bert::TokenHead::TokenHead(const BertConfig& c) {
 }
 
 Bert::Bert(const BertConfig& c)
-    : config_(c),
+    : TextModel(c.head),
+      config_(c),
       embedding_(c.vocabulary, c.dim, Usual(), c.dtype),
       position_embedding_(c.positions, c.dim, Usual(), c.dtype),
       token_type_embedding_(c.token_types, c.dim, Usual(), c.dtype),
@@ -104,13 +98,11 @@ Bert::Bert(const BertConfig& c)
   RegisterModule("position_embedding", position_embedding_);
   RegisterModule("token_type_embedding", token_type_embedding_);
   RegisterModule("embedding_norm", embedding_norm_);
-  for (int64_t i = 0; i < c.layers; ++i) {
-    RegisterModule(absl::StrCat("block", i), blocks_.emplace_back(c));
-  }
+  for (int64_t i = 0; i < c.layers; ++i) RegisterLayer(blocks_.emplace_back(c));
   if (c.head.kind == Head::kLanguageModel) {
     RegisterModule("transform", transform_.emplace(c.dim, c.dim, Usual(), c.dtype, Bias::kZero));
     RegisterModule("transform_norm", transform_norm_.emplace(c.dim, c.norm_eps, c.dtype));
-    RegisterModule("head", head_.emplace(c));
+    RegisterModule("head", token_head_.emplace(c));
     return;
   }
   RegisterModule("pooler", pooler_.emplace(c.dim, c.dim, Usual(), c.dtype, Bias::kZero));
@@ -119,39 +111,23 @@ Bert::Bert(const BertConfig& c)
   }
 }
 
-Variable Bert::Embeddings(const TextInput& input) {
+Variable Bert::Hidden(const TextInput& input) {
   const Variable words =
       Add(embedding_(input.tokens), token_type_embedding_(Variable(TypesOf(input))));
   const Variable all = Add(words, position_embedding_(Variable(PositionsOf(input, "Bert"))));
-  return Dropout(embedding_norm_(all), config_.dropout);
-}
-
-Variable Bert::Tokens(const Variable& hidden) {
-  const Variable h = (*transform_norm_)(Activate((*transform_)(hidden), config_.activation));
-  return Linear(h, config_.tied ? embedding_.weight() : head_->weight, head_->bias);
-}
-
-Variable Bert::Forward(const TextInput& input) {
-  CheckInput(*this, input, config_.head.kind);
-  Variable h = Embeddings(input);
+  Variable h = Dropout(embedding_norm_(all), config_.dropout);
   for (BertBlock& block : blocks_) h = block(h, input.cu_seqlens, input.mask);
-  switch (config_.head.kind) {
-    case Head::kClassification: {
-      const Variable pooled = Tanh((*pooler_)(Pool(h, {}, Pooling::kFirst)));
-      return (*score_)(Dropout(pooled, config_.classifier_dropout));
-    }
-    case Head::kEmbedding:
-      return Embed(h, input.pool_mask(), config_.head);
-    case Head::kLanguageModel:
-      break;
-  }
-  return Tokens(ForLogits(h, input));
+  return h;
 }
 
-std::vector<sherd::Module*> Bert::layers() {
-  std::vector<sherd::Module*> layers;
-  for (BertBlock& block : blocks_) layers.push_back(&block);
-  return layers;
+Variable Bert::Logits(const Variable& hidden) {
+  const Variable h = (*transform_norm_)(Activate((*transform_)(hidden), config_.activation));
+  return Linear(h, config_.tied ? embedding_.weight() : token_head_->weight, token_head_->bias);
+}
+
+Variable Bert::Classes(const Variable& hidden, const Tensor&) {
+  const Variable pooled = Tanh((*pooler_)(Pool(hidden, {}, Pooling::kFirst)));
+  return (*score_)(Dropout(pooled, config_.classifier_dropout));
 }
 
 std::vector<NamedWeight> Bert::Weights() const {
@@ -166,11 +142,11 @@ std::vector<NamedWeight> Bert::Weights() const {
   }
   if (pooler_) AppendLinear("bert.pooler.dense", *pooler_, /*transposed=*/false, weights);
   if (score_) AppendLinear("classifier", *score_, /*transposed=*/false, weights);
-  if (head_) {
+  if (token_head_) {
     AppendLinear("cls.predictions.transform.dense", *transform_, /*transposed=*/false, weights);
     AppendNorm("cls.predictions.transform.LayerNorm", *transform_norm_, weights);
-    if (!config_.tied) AppendWhole("cls.predictions.decoder.weight", head_->weight, weights);
-    AppendWhole("cls.predictions.bias", head_->bias, weights);
+    if (!config_.tied) AppendWhole("cls.predictions.decoder.weight", token_head_->weight, weights);
+    AppendWhole("cls.predictions.bias", token_head_->bias, weights);
   }
   return weights;
 }

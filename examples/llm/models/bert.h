@@ -53,7 +53,6 @@ class Bert : public TextModel {
   explicit Bert(const BertConfig& config);
 
   const BertConfig& config() const { return config_; }
-  std::vector<sherd::Module*> layers() override;
   int64_t positions() const override { return config_.positions; }
   int64_t vocabulary() const override { return config_.vocabulary; }
   std::vector<NamedWeight> Weights() const override;
@@ -69,9 +68,9 @@ class Bert : public TextModel {
     sherd::Parameter bias;
   };
 
-  sherd::Variable Forward(const TextInput& input) override;
-  sherd::Variable Embeddings(const TextInput& input);
-  sherd::Variable Tokens(const sherd::Variable& hidden);
+  sherd::Variable Hidden(const TextInput& input) override;
+  sherd::Variable Logits(const sherd::Variable& hidden) override;
+  sherd::Variable Classes(const sherd::Variable& hidden, const sherd::Tensor& mask) override;
 
   const BertConfig config_;
   sherd::EmbeddingLayer embedding_;
@@ -83,7 +82,7 @@ class Bert : public TextModel {
   std::optional<sherd::LinearLayer> score_;
   std::optional<sherd::LinearLayer> transform_;
   std::optional<sherd::LayerNormLayer> transform_norm_;
-  std::optional<TokenHead> head_;
+  std::optional<TokenHead> token_head_;
 };
 
 }  // namespace llm

@@ -2,12 +2,11 @@
 
 #include <cstdint>
 #include <deque>
-#include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
+#include "llm/models/decoder.h"
 #include "llm/models/gpt2_config.h"
 #include "llm/models/text_model.h"
 #include "sherd/autograd/nn/layers.h"
@@ -43,32 +42,25 @@ class Gpt2Block : public sherd::Module {
 
 // A decoder with learned positions. With documents (TextInput) it needs the tokens' positions.
 //
-// Parameters: "embedding.weight" [V, C], "position_embedding.weight" [positions, C], "block0",
-// "block1", ..., "norm" and, as the head asks for, "head.weight" [V, C] or "score.weight"
-// [labels, C]. A classifier looks at the last token of a row.
+// Parameters: those of Decoder, and between them "position_embedding.weight" [positions, C],
+// "block0", "block1", ..., "norm".
 // Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners".
-class Gpt2 : public TextModel {
+class Gpt2 : public Decoder {
  public:
   explicit Gpt2(const Gpt2Config& config);
 
   const Gpt2Config& config() const { return config_; }
-  std::vector<sherd::Module*> layers() override;
-  int64_t positions() const override { return config_.positions; }
-  int64_t vocabulary() const override { return config_.vocabulary; }
-  std::vector<NamedWeight> Weights() const override;
   std::string_view base_prefix() const override { return "transformer."; }
-  std::vector<std::pair<std::string, std::string>> TiedNames() const override;
 
  private:
-  sherd::Variable Forward(const TextInput& input) override;
+  sherd::Variable Hidden(const TextInput& input) override;
+  std::string EmbeddingName() const override { return "transformer.wte.weight"; }
+  void AppendInner(std::vector<NamedWeight>& out) const override;
 
   const Gpt2Config config_;
-  sherd::EmbeddingLayer embedding_;
   sherd::EmbeddingLayer position_embedding_;
   std::deque<Gpt2Block> blocks_;
   sherd::LayerNormLayer norm_;
-  std::optional<sherd::LinearLayer> head_;
-  std::optional<sherd::LinearLayer> score_;
 };
 
 }  // namespace llm

@@ -64,15 +64,35 @@ int64_t TextModel::size() const {
   return elems;
 }
 
-void CheckInput(const TextModel& model, const TextInput& input, Head head) {
+void TextModel::RegisterLayer(sherd::Module& layer) {
+  RegisterModule(absl::StrCat("block", layers_.size()), layer);
+  layers_.push_back(&layer);
+}
+
+Variable TextModel::Forward(const TextInput& input) {
+  Check(input);
+  const Variable hidden = Hidden(input);
+  switch (head_.kind) {
+    case Head::kClassification:
+      return Classes(hidden, input.mask);
+    case Head::kEmbedding:
+      return Embed(hidden, input.pool_mask(), head_);
+    case Head::kLanguageModel:
+      break;
+  }
+  const int64_t at = input.logits_at;
+  return Logits(at < 0 ? hidden : Slice(hidden, 1, at, at + 1));
+}
+
+void TextModel::Check(const TextInput& input) const {
   const sherd::ErrorContext what{.op = "TextModel"};
   const Variable& tokens = input.tokens;
   if (!tokens.defined() || tokens.shape().rank() != 2) {
     sherd::ThrowInvalidArgument("tokens are not [B, T]", what);
   }
-  if (tokens.dim(1) > model.positions()) {
+  if (tokens.dim(1) > positions()) {
     sherd::ThrowInvalidArgument(
-        absl::StrCat("rows have ", tokens.dim(1), " tokens, and the model has ", model.positions(),
+        absl::StrCat("rows have ", tokens.dim(1), " tokens, and the model has ", positions(),
                      " positions"),
         what);
   }
@@ -85,7 +105,7 @@ void CheckInput(const TextModel& model, const TextInput& input, Head head) {
         absl::StrCat(name, " is ", tensor->ToString(), ", tokens are ", tokens.value().ToString()),
         what);
   }
-  if (head != Head::kLanguageModel && input.cu_seqlens.defined()) {
+  if (head_.kind != Head::kLanguageModel && input.cu_seqlens.defined()) {
     sherd::ThrowInvalidArgument("a row of several documents has no one vector", what);
   }
 }
@@ -104,11 +124,6 @@ Variable Pool(const Variable& hidden, const Tensor& mask, Pooling pooling) {
   const bool wide = hidden.dtype() == DType::kF32 || hidden.dtype() == DType::kF64;
   const Variable weights = MeanWeights(hidden, mask);
   return Reshape(Matmul(wide ? weights : Cast(weights, hidden.dtype()), hidden), {rows, channels});
-}
-
-Variable ForLogits(const Variable& hidden, const TextInput& input) {
-  if (input.logits_at < 0) return hidden;
-  return Slice(hidden, 1, input.logits_at, input.logits_at + 1);
 }
 
 Variable Embed(const Variable& hidden, const Tensor& mask, const HeadOptions& head) {

@@ -62,8 +62,10 @@ class TextModel : public sherd::Module {
   // As above with documents alone.
   sherd::Variable operator()(const sherd::Variable& tokens, const sherd::Tensor& cu_seqlens = {});
 
+  // What the model ends in.
+  const HeadOptions& head() const { return head_; }
   // What shards and checkpoints wrap, in the order of the forward.
-  virtual std::vector<sherd::Module*> layers() = 0;
+  const std::vector<sherd::Module*>& layers() const { return layers_; }
   virtual int64_t positions() const = 0;
   virtual int64_t vocabulary() const = 0;
   // Elements of all parameters, each once.
@@ -77,18 +79,27 @@ class TextModel : public sherd::Module {
   virtual std::vector<std::pair<std::string, std::string>> TiedNames() const { return {}; }
 
  protected:
-  // The body of the call.
-  virtual sherd::Variable Forward(const TextInput& input) = 0;
-};
+  explicit TextModel(const HeadOptions& head) : head_(head) {}
 
-// Checks what a call gets. Errors: as TextModel's call.
-void CheckInput(const TextModel& model, const TextInput& input, Head head);
+  // Makes `layer` the next of layers(), with the name "block0", "block1", ...
+  void RegisterLayer(sherd::Module& layer);
+
+  // The parts of a call. Shapes: hidden states are [B, T, C], results those of Head.
+  virtual sherd::Variable Hidden(const TextInput& input) = 0;
+  // Of as many positions as `hidden` has.
+  virtual sherd::Variable Logits(const sherd::Variable& hidden) = 0;
+  virtual sherd::Variable Classes(const sherd::Variable& hidden, const sherd::Tensor& mask) = 0;
+
+ private:
+  sherd::Variable Forward(const TextInput& input);
+  void Check(const TextInput& input) const;
+
+  const HeadOptions head_;
+  std::vector<sherd::Module*> layers_;
+};
 
 // One vector of each row. Shapes: hidden [B, T, C], mask [B, T] or undefined, result [B, C].
 sherd::Variable Pool(const sherd::Variable& hidden, const sherd::Tensor& mask, Pooling pooling);
-
-// The hidden states that a language model makes logits of: all, or those of logits_at.
-sherd::Variable ForLogits(const sherd::Variable& hidden, const TextInput& input);
 
 // An embedding from hidden states, as the options say.
 sherd::Variable Embed(const sherd::Variable& hidden, const sherd::Tensor& mask,
