@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <utility>
 
+#include "llm/models/key_value_cache.h"
 #include "sherd/runtime/core/random.h"
 #include "sherd/runtime/core/tensor.h"
 
@@ -28,6 +30,44 @@ int64_t PaddedLength(int64_t length, int64_t most) {
   while (padded < length) padded *= 2;
   return std::min(padded, most);
 }
+
+// The logits behind a text that grows by a token at a time.
+class NextLogits {
+ public:
+  // `prompt` tokens first, `most` in the end.
+  NextLogits(TextModel& model, const sherd::Device& device, int64_t prompt, int64_t most)
+      : model_(model), device_(device), positions_(model.positions()) {
+    if (prompt > positions_) return;
+    const int64_t capacity = std::max(PaddedLength(prompt, positions_), most);
+    cache_ = std::make_shared<KeyValueCache>(static_cast<int64_t>(model.layers().size()),
+                                             std::min(capacity, positions_));
+  }
+  // Without a cache.
+  NextLogits(TextModel& model, const sherd::Device& device)
+      : model_(model), device_(device), positions_(model.positions()) {}
+
+  std::vector<double> Of(const std::vector<int64_t>& tokens) {
+    const auto count = static_cast<int64_t>(tokens.size());
+    if (count > positions_) cache_ = nullptr;  // every token changes its position
+    const int64_t kept = cache_ ? cache_->tokens() : 0;
+    const int64_t begin = std::max(kept, count - positions_), length = count - begin;
+    std::vector<int64_t> context(tokens.begin() + begin, tokens.end());
+    if (kept == 0) context.resize(static_cast<size_t>(PaddedLength(length, positions_)), 0);
+    const auto padded = static_cast<int64_t>(context.size());
+    const sherd::Variable logits =
+        model_(TextInput{.tokens = Tensor::FromHost<int64_t>(device_, context, {1, padded}),
+                         .cache = cache_,
+                         .logits_at = length - 1});
+    if (cache_) cache_->Truncate(count);
+    return LogitsOf(logits.value());
+  }
+
+ private:
+  TextModel& model_;
+  const sherd::Device& device_;
+  const int64_t positions_;
+  std::shared_ptr<KeyValueCache> cache_;
+};
 
 }  // namespace
 
@@ -76,18 +116,13 @@ std::vector<int64_t> Continue(TextModel& model, std::vector<int64_t> prompt,
   constexpr uint64_t kPurpose = sherd::HashName("generate");
   const Sampling& sampling = options.sampling;
   const uint64_t key = sherd::Mix64(sampling.seed, kPurpose);
-  const int64_t positions = model.positions();
   std::vector<int64_t>& tokens = prompt;
+  const auto begin = static_cast<int64_t>(tokens.size());
+  NextLogits next = options.cache ? NextLogits(model, device, begin, begin + options.tokens)
+                                  : NextLogits(model, device);
   std::vector<int64_t> drawn;
   for (int64_t i = 0; i < options.tokens; ++i) {
-    const int64_t length = std::min(static_cast<int64_t>(tokens.size()), positions);
-    std::vector<int64_t> context(tokens.end() - length, tokens.end());
-    context.resize(static_cast<size_t>(PaddedLength(length, positions)), 0);
-    const auto padded = static_cast<int64_t>(context.size());
-    const sherd::Variable logits =
-        model(TextInput{.tokens = Tensor::FromHost<int64_t>(device, context, {1, padded}),
-                        .logits_at = length - 1});
-    std::vector<double> row = LogitsOf(logits.value());
+    std::vector<double> row = next.Of(tokens);
     KeepLikely(sampling, row);
     const double uniform =
         sherd::UniformOpen(sherd::Philox4x32(key, static_cast<uint64_t>(i), 0)[0]);

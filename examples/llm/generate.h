@@ -23,6 +23,9 @@ struct ContinueOptions {
   int64_t tokens = 100;  // at most
   Sampling sampling = {};
   std::vector<int64_t> end_tokens = {};  // one of them ends it, and is not returned
+  // Keeps the keys and values of tokens, so that each token costs the forward of one; otherwise,
+  // and once there are more than positions(), that of the whole context.
+  bool cache = true;
   // Of a sharded model: rank 0's draw is everybody's, so ranks end together.
   sherd::ProcessGroup* group = nullptr;
   // Called with each token when it is drawn; may be empty.
@@ -34,7 +37,7 @@ struct ContinueOptions {
 // Each token sees at most positions() tokens before it. Without `group` ranks that differ in their
 // last bits may draw different tokens, which harms nobody as long as no end token is given: only
 // the number of forwards has to agree.
-// COLLECTIVE if the model is sharded. Cost: one forward of the whole context for each token.
+// COLLECTIVE if the model is sharded. Cost: one forward for each token; see ContinueOptions::cache.
 // REQUIRES: no Recording is on; a prompt, of tokens below vocabulary().
 std::vector<int64_t> Continue(TextModel& model, std::vector<int64_t> prompt,
                               const ContinueOptions& options, const sherd::Device& device);

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "llm/models/attention_heads.h"
 #include "llm/models/initial_values.h"
 #include "llm/models/named_weights.h"
 #include "sherd/autograd/call.h"
@@ -17,7 +16,6 @@
 namespace llm {
 namespace {
 
-using sherd::Tensor;
 using sherd::Variable;
 
 // Channels of the fused projection.
@@ -48,30 +46,26 @@ Block::Block(const LlamaConfig& c, const sherd::kernels::RopeTables& rope)
   RegisterModule("down", down_);
 }
 
-Variable Block::operator()(const Variable& x, const Tensor& cu_seqlens, const Tensor& mask) {
+Variable Block::operator()(const Variable& x, const LayerInput& input) {
   return Call(
       *this,
-      [](Block& self, const Variable& x, const Tensor& cu_seqlens, const Tensor& mask) {
+      [](Block& self, const Variable& x, const LayerInput& input) {
         const double p = self.config_.dropout;
-        const Variable h =
-            Add(x, Dropout(self.Attend(self.attention_norm_(x), cu_seqlens, mask), p));
+        const Variable h = Add(x, Dropout(self.Attend(self.attention_norm_(x), input), p));
         return Add(h, Dropout(self.FeedForward(self.ffn_norm_(h)), p));
       },
-      x, cu_seqlens, mask);
+      x, input);
 }
 
-Variable Block::Attend(const Variable& x, const Tensor& cu_seqlens, const Tensor& mask) {
-  const auto [q, k, v] = SplitHeads(qkv_(x), config_.heads, config_.kv_heads);
-  const auto rotated = [&](const Variable& of, std::optional<sherd::RmsNormLayer>& norm) {
-    return Rope(norm ? (*norm)(of) : of, rope_);
+Variable Block::Attend(const Variable& x, const LayerInput& input) {
+  QueryKeyValue of = SplitHeads(qkv_(x), config_.heads, config_.kv_heads);
+  const auto rotated = [&](const Variable& v, std::optional<sherd::RmsNormLayer>& norm) {
+    return Rope(norm ? (*norm)(v) : v, rope_, input.begin());
   };
-  return out_(
-      JoinHeads(Attention(rotated(q, q_norm_), rotated(k, k_norm_), v,
-                          {.causal = true,
-                           .scale = 1.0 / std::sqrt(static_cast<double>(config_.head_size())),
-                           .key_mask = mask,
-                           .cu_seqlens = cu_seqlens,
-                           .dropout = config_.attention_dropout})));
+  of.q = rotated(of.q, q_norm_);
+  of.k = rotated(of.k, k_norm_);
+  const double scale = 1.0 / std::sqrt(static_cast<double>(config_.head_size()));
+  return out_(CausalAttention(of, input, scale, config_.attention_dropout));
 }
 
 Variable Block::FeedForward(const Variable& x) {
@@ -107,9 +101,7 @@ Llama::Llama(const LlamaConfig& c, const sherd::Device& device)
 }
 
 Variable Llama::Hidden(const TextInput& input) {
-  Variable h = Embedded(input.tokens);
-  for (Block& block : blocks_) h = block(h, input.cu_seqlens, input.mask);
-  return norm_(h);
+  return norm_(RunBlocks(blocks_, Embedded(input.tokens), input));
 }
 
 void Llama::AppendInner(std::vector<NamedWeight>& out) const {

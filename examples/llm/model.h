@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "llm/models/attention_heads.h"
 #include "llm/models/decoder.h"
 #include "llm/models/llama_config.h"
 #include "llm/models/text_model.h"
@@ -14,7 +15,6 @@
 #include "sherd/autograd/nn/layers.h"
 #include "sherd/autograd/variable.h"
 #include "sherd/runtime/core/device.h"
-#include "sherd/runtime/core/tensor.h"
 #include "sherd/runtime/kernels/rope.h"
 
 namespace llm {
@@ -30,15 +30,13 @@ namespace llm {
 class Block : public sherd::Module {
  public:
   Block(const LlamaConfig& config, const sherd::kernels::RopeTables& rope);
-  // Shapes: x and result [B, T, C]; cu_seqlens and mask as the model's.
-  sherd::Variable operator()(const sherd::Variable& x, const sherd::Tensor& cu_seqlens,
-                             const sherd::Tensor& mask = {});
+  // Shapes: x and result [B, T, C].
+  sherd::Variable operator()(const sherd::Variable& x, const LayerInput& input);
   // Appends the names of its parameters, which begin with `prefix`.
   void AppendWeights(const std::string& prefix, std::vector<NamedWeight>& out) const;
 
  private:
-  sherd::Variable Attend(const sherd::Variable& x, const sherd::Tensor& cu_seqlens,
-                         const sherd::Tensor& mask);
+  sherd::Variable Attend(const sherd::Variable& x, const LayerInput& input);
   sherd::Variable FeedForward(const sherd::Variable& x);
 
   const LlamaConfig config_;

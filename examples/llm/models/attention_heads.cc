@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "sherd/autograd/ops/shape.h"
+#include "sherd/autograd/ops/transformer.h"
 
 namespace llm {
 
@@ -21,6 +22,18 @@ QueryKeyValue SplitHeads(const Variable& qkv, int64_t heads, int64_t kv_heads) {
 
 Variable JoinHeads(const Variable& seen) {
   return Reshape(seen, {seen.dim(0), seen.dim(1), seen.dim(2) * seen.dim(3)});
+}
+
+Variable CausalAttention(const QueryKeyValue& of, const LayerInput& input, double scale,
+                         double dropout) {
+  const sherd::kernels::AttentionOptions options = {.causal = true,
+                                                    .scale = scale,
+                                                    .key_mask = input.mask,
+                                                    .cu_seqlens = input.cu_seqlens,
+                                                    .dropout = dropout};
+  if (!input.cache) return JoinHeads(Attention(of.q, of.k, of.v, options));
+  const KeyValueCache::Seen all = input.cache->Extend(input.layer, of.k.value(), of.v.value());
+  return JoinHeads(Attention(of.q, all.keys, all.values, options));
 }
 
 }  // namespace llm

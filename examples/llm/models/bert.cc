@@ -14,6 +14,7 @@
 #include "sherd/autograd/ops/elementwise.h"
 #include "sherd/autograd/ops/linear.h"
 #include "sherd/autograd/ops/transformer.h"
+#include "sherd/runtime/base/error.h"
 
 namespace llm {
 namespace {
@@ -112,6 +113,10 @@ Bert::Bert(const BertConfig& c)
 }
 
 Variable Bert::Hidden(const TextInput& input) {
+  if (input.cache) {
+    sherd::ThrowInvalidArgument("tokens see those behind them, so a cache is of no use",
+                                {.op = "Bert"});
+  }
   const Variable words =
       Add(embedding_(input.tokens), token_type_embedding_(Variable(TypesOf(input))));
   const Variable all = Add(words, position_embedding_(Variable(PositionsOf(input, "Bert"))));

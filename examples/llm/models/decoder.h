@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "llm/models/attention_heads.h"
 #include "llm/models/head_options.h"
 #include "llm/models/text_model.h"
 #include "sherd/autograd/nn/layers.h"
@@ -36,6 +37,17 @@ class Decoder : public TextModel {
   void RegisterHead();
 
   sherd::Variable Embedded(const sherd::Variable& tokens) { return embedding_(tokens); }
+  // What layers make of hidden states, one after the other.
+  template <typename Blocks>
+  sherd::Variable RunBlocks(Blocks& blocks, sherd::Variable h, const TextInput& input) {
+    LayerInput with = {
+        .cu_seqlens = input.cu_seqlens, .mask = input.mask, .cache = input.cache, .layer = 0};
+    for (auto& block : blocks) {
+      h = block(h, with);
+      ++with.layer;
+    }
+    return h;
+  }
   // The embedding's name in a folder.
   virtual std::string EmbeddingName() const = 0;
   // Appends what a folder has between the embedding and the head.

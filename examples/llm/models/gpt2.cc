@@ -4,20 +4,17 @@
 
 #include "absl/strings/str_cat.h"
 #include "llm/models/activate.h"
-#include "llm/models/attention_heads.h"
 #include "llm/models/initial_values.h"
 #include "llm/models/named_weights.h"
 #include "llm/models/positions.h"
 #include "sherd/autograd/call.h"
 #include "sherd/autograd/ops/arithmetic.h"
 #include "sherd/autograd/ops/elementwise.h"
-#include "sherd/autograd/ops/transformer.h"
 
 namespace llm {
 namespace {
 
 using sherd::Bias;
-using sherd::Tensor;
 using sherd::Variable;
 
 // What scores are multiplied with.
@@ -46,27 +43,21 @@ Gpt2Block::Gpt2Block(const Gpt2Config& c, int64_t index)
   RegisterModule("down", down_);
 }
 
-Variable Gpt2Block::operator()(const Variable& x, const Tensor& cu_seqlens, const Tensor& mask) {
+Variable Gpt2Block::operator()(const Variable& x, const LayerInput& input) {
   return Call(
       *this,
-      [](Gpt2Block& self, const Variable& x, const Tensor& cu_seqlens, const Tensor& mask) {
+      [](Gpt2Block& self, const Variable& x, const LayerInput& input) {
         const double p = self.config_.residual_dropout;
-        const Variable h =
-            Add(x, Dropout(self.Attend(self.attention_norm_(x), cu_seqlens, mask), p));
+        const Variable h = Add(x, Dropout(self.Attend(self.attention_norm_(x), input), p));
         const Variable inner = Activate(self.up_(self.ffn_norm_(h)), self.config_.activation);
         return Add(h, Dropout(self.down_(inner), p));
       },
-      x, cu_seqlens, mask);
+      x, input);
 }
 
-Variable Gpt2Block::Attend(const Variable& x, const Tensor& cu_seqlens, const Tensor& mask) {
-  const auto [q, k, v] = SplitHeads(qkv_(x), config_.heads, config_.heads);
-  return out_(JoinHeads(Attention(q, k, v,
-                                  {.causal = true,
-                                   .scale = scale_,
-                                   .key_mask = mask,
-                                   .cu_seqlens = cu_seqlens,
-                                   .dropout = config_.attention_dropout})));
+Variable Gpt2Block::Attend(const Variable& x, const LayerInput& input) {
+  const QueryKeyValue of = SplitHeads(qkv_(x), config_.heads, config_.heads);
+  return out_(CausalAttention(of, input, scale_, config_.attention_dropout));
 }
 
 void Gpt2Block::AppendWeights(const std::string& prefix, std::vector<NamedWeight>& out) const {
@@ -90,11 +81,9 @@ Gpt2::Gpt2(const Gpt2Config& c)
 }
 
 Variable Gpt2::Hidden(const TextInput& input) {
-  Variable h =
+  const Variable h =
       Add(Embedded(input.tokens), position_embedding_(Variable(PositionsOf(input, "Gpt2"))));
-  h = Dropout(h, config_.embedding_dropout);
-  for (Gpt2Block& block : blocks_) h = block(h, input.cu_seqlens, input.mask);
-  return norm_(h);
+  return norm_(RunBlocks(blocks_, Dropout(h, config_.embedding_dropout), input));
 }
 
 void Gpt2::AppendInner(std::vector<NamedWeight>& out) const {

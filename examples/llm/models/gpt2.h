@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "llm/models/attention_heads.h"
 #include "llm/models/decoder.h"
 #include "llm/models/gpt2_config.h"
 #include "llm/models/text_model.h"
@@ -20,15 +21,13 @@ namespace llm {
 class Gpt2Block : public sherd::Module {
  public:
   Gpt2Block(const Gpt2Config& config, int64_t index);
-  // Shapes: x and result [B, T, C]; cu_seqlens and mask as TextInput's.
-  sherd::Variable operator()(const sherd::Variable& x, const sherd::Tensor& cu_seqlens,
-                             const sherd::Tensor& mask);
+  // Shapes: x and result [B, T, C].
+  sherd::Variable operator()(const sherd::Variable& x, const LayerInput& input);
   // Appends the names of its parameters, which begin with `prefix`.
   void AppendWeights(const std::string& prefix, std::vector<NamedWeight>& out) const;
 
  private:
-  sherd::Variable Attend(const sherd::Variable& x, const sherd::Tensor& cu_seqlens,
-                         const sherd::Tensor& mask);
+  sherd::Variable Attend(const sherd::Variable& x, const LayerInput& input);
 
   const Gpt2Config config_;
   const double scale_;

@@ -5,7 +5,8 @@
 namespace llm {
 
 // The positions of tokens, for models that learn them: [B, T], those given, or 0, 1, ... in every
-// row. Errors: kInvalidArgument in the name of `op` for documents without positions.
+// row, from behind the cache's. Errors: kInvalidArgument in the name of `op` for documents without
+// positions.
 sherd::Tensor PositionsOf(const TextInput& input, const char* op);
 
 }  // namespace llm

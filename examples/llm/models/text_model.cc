@@ -1,6 +1,7 @@
 #include "llm/models/text_model.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "sherd/autograd/call.h"
@@ -9,6 +10,7 @@
 #include "sherd/autograd/ops/linear.h"
 #include "sherd/autograd/ops/shape.h"
 #include "sherd/autograd/ops/similarity.h"
+#include "sherd/autograd/tape.h"
 #include "sherd/runtime/base/error.h"
 
 namespace llm {
@@ -72,6 +74,7 @@ void TextModel::RegisterLayer(sherd::Module& layer) {
 Variable TextModel::Forward(const TextInput& input) {
   Check(input);
   const Variable hidden = Hidden(input);
+  if (input.cache) input.cache->Advance(input.tokens.dim(1));
   switch (head_.kind) {
     case Head::kClassification:
       return Classes(hidden, input.mask);
@@ -90,10 +93,10 @@ void TextModel::Check(const TextInput& input) const {
   if (!tokens.defined() || tokens.shape().rank() != 2) {
     sherd::ThrowInvalidArgument("tokens are not [B, T]", what);
   }
-  if (tokens.dim(1) > positions()) {
+  const int64_t count = tokens.dim(1) + (input.cache ? input.cache->tokens() : 0);
+  if (count > positions()) {
     sherd::ThrowInvalidArgument(
-        absl::StrCat("rows have ", tokens.dim(1), " tokens, and the model has ", positions(),
-                     " positions"),
+        absl::StrCat("rows have ", count, " tokens, and the model has ", positions(), " positions"),
         what);
   }
   for (const auto& [tensor, name] :
@@ -107,6 +110,18 @@ void TextModel::Check(const TextInput& input) const {
   }
   if (head_.kind != Head::kLanguageModel && input.cu_seqlens.defined()) {
     sherd::ThrowInvalidArgument("a row of several documents has no one vector", what);
+  }
+  if (!input.cache) return;
+  if (input.mask.defined() || input.cu_seqlens.defined()) {
+    sherd::ThrowInvalidArgument("rows with a cache have neither a mask nor documents", what);
+  }
+  if (sherd::IsRecording()) {
+    sherd::ThrowInvalidArgument("no gradient goes through a cache, and a Recording is on", what);
+  }
+  if (std::cmp_not_equal(input.cache->layers(), layers_.size())) {
+    sherd::ThrowInvalidArgument(absl::StrCat("the cache is of ", input.cache->layers(),
+                                             " layers, and the model has ", layers_.size()),
+                                what);
   }
 }
 

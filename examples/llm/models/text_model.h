@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "llm/models/head_options.h"
+#include "llm/models/key_value_cache.h"
 #include "sherd/autograd/module.h"
 #include "sherd/autograd/variable.h"
 #include "sherd/autograd/visit.h"
@@ -28,6 +30,9 @@ struct TextInput {
   // [B, T], nonzero where a token may be pooled into an embedding: those behind an instruction, or
   // one chosen token with Pooling::kFirst. Undefined: as `mask`.
   sherd::Tensor pooled = {};
+  // Of a decoder in evaluation: the tokens are those behind the cache's, which they see too, and
+  // are added to it. Excludes documents and a mask.
+  std::shared_ptr<KeyValueCache> cache = {};
   // A language model's logits of this position of every row alone, [B, 1, V]; -1: of all.
   int64_t logits_at = -1;
 
@@ -56,8 +61,9 @@ struct NamedWeight {
 class TextModel : public sherd::Module {
  public:
   // Shapes: see Head and TextInput. COLLECTIVE if the model is sharded.
-  // Errors: kInvalidArgument for more tokens than positions(), and for cu_seqlens beside another
-  //   head than that of a language model.
+  // Errors: kInvalidArgument for more tokens than positions(), those of the cache included, for
+  //   cu_seqlens beside another head than that of a language model, and for a cache that is of
+  //   another number of layers, beside what it excludes, or with a Recording on.
   sherd::Variable operator()(const TextInput& input);
   // As above with documents alone.
   sherd::Variable operator()(const sherd::Variable& tokens, const sherd::Tensor& cu_seqlens = {});
