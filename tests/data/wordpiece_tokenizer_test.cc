@@ -107,6 +107,12 @@ TEST(WordPieceTokenizerTest, AddedTokensAreFoundFirst) {
   EXPECT_EQ(tokenizer.Encode("[MASK]"), (Ids{2, 1, 1, 1, 3}));
   // "Aa" is found in the text when both are normalized.
   EXPECT_EQ(tokenizer.Encode("a\xC3\xA1 AA"), (Ids{2, 20, 20, 3}));
+  // Of several that begin at a place the longest, whichever is listed first.
+  WordPieceTokenizer::Contents contents;
+  contents.vocabulary = {{"[PAD]", 0}, {"[UNK]", 1}, {"[CLS]", 2}, {"[SEP]", 3}};
+  contents.added = {
+      {.id = 7, .content = "<xy"}, {.id = 5, .content = "<x"}, {.id = 6, .content = "x"}};
+  EXPECT_EQ(WordPieceTokenizer::Make(contents)->Encode("<xx<xy"), (Ids{2, 5, 6, 7, 3}));
   EXPECT_EQ(tokenizer.IdOf("Aa"), 20);
   EXPECT_EQ(tokenizer.IdOf("una"), 9);
   EXPECT_EQ(tokenizer.IdOf("aa"), std::nullopt);
@@ -169,6 +175,7 @@ constexpr char kLines[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\nA\na\n##b\n[MASK]\n\xC3\x
 TEST(WordPieceTokenizerTest, AFolderOfAVocabulary) {
   const WordPieceTokenizer plain = *WordPieceTokenizer::Load(Folder({{"vocab.txt", kLines}}));
   EXPECT_EQ(plain.Encode("AB [MASK] \xC3\xA9"), (Ids{2, 5, 6, 7, 1, 3}));
+  EXPECT_EQ(plain.Encode("[mask]"), (Ids{2, 1, 1, 1, 3}));
   EXPECT_EQ(plain.vocabulary(), 9);
   EXPECT_EQ(plain.Token(6), "##b");
   // Line ends of other systems, none at the end, and a token twice.
