@@ -33,6 +33,7 @@ struct Chunks {
   CachedStep::Encode encode;
   std::vector<std::vector<int64_t>> samples;  // of this rank's chunks
   CallFrame frame;                            // where each chunk begins
+  std::optional<CallFrame> after;             // where the last one ended
   std::shared_ptr<ShardContext> context;      // null for a model that is not sharded
   std::vector<Unit*> units;
   CachedReduction reduction = CachedReduction::kEachChunk;
@@ -55,10 +56,12 @@ struct Chunks {
 // The frame in which a chunk runs.
 CallFrame FrameOf(const Chunks& chunks, int64_t chunk) {
   CallFrame frame = chunks.frame;
-  const std::vector<int64_t>& samples = chunks.samples[static_cast<size_t>(chunk)];
-  if (samples.empty() || frame.random == nullptr) return frame;
+  const bool of_recording =
+      std::all_of(chunks.samples.begin(), chunks.samples.end(),
+                  [](const std::vector<int64_t>& samples) { return samples.empty(); });
+  if (of_recording || frame.random == nullptr) return frame;
   auto random = std::make_shared<internal::RandomContext>(*frame.random);
-  random->samples = samples;
+  random->samples = chunks.samples[static_cast<size_t>(chunk)];
   frame.random = std::move(random);
   return frame;
 }
@@ -226,7 +229,7 @@ void Merge(RegionNotes& notes, Chunks& chunks) {
 
 // A chunk's first run: nothing is recorded. Returns copies of its results, since those may be views
 // of something larger.
-std::vector<Tensor> FirstRun(Chunks& chunks, int64_t chunk, Recorder& outer, CallFrame& after) {
+std::vector<Tensor> FirstRun(Chunks& chunks, int64_t chunk, Recorder& outer) {
   RegionNotes notes({});
   Recorder region;
   region.outer = &outer;
@@ -240,7 +243,7 @@ std::vector<Tensor> FirstRun(Chunks& chunks, int64_t chunk, Recorder& outer, Cal
     const internal::RecorderGuard on(&region);
     const internal::FrameGuard frame(FrameOf(chunks, chunk));
     results = chunks.encode(chunk);
-    after = *CurrentThread().frame;
+    chunks.after = *CurrentThread().frame;
   }
   Merge(notes, chunks);
   std::vector<Tensor> copies;
@@ -260,15 +263,38 @@ std::vector<Tensor> FirstRun(Chunks& chunks, int64_t chunk, Recorder& outer, Cal
   return copies;
 }
 
-// What the ranks' chunks give: of how many results the dtype and width; -1 where there is none.
+// What the ranks' chunks give: of how many results the dtype and width; -1 where there is none. And
+// how many outermost calls and random ops were counted when the last one ended.
 struct Widths {
   std::array<int64_t, 1 + 2 * kMostResults> values;
+  int64_t calls = 0, random_ops = 0;
 };
+
+// The outermost calls are counted together; inside a call of a module there is no such count.
+int64_t OutermostCalls(const CallFrame& frame) {
+  for (const auto& [module, times] : frame.calls) {
+    if (module == nullptr) return times;
+  }
+  return 0;
+}
+
+// A rank without chunks counts on from where the others do: its later calls get their numbers.
+CallFrame FrameBehind(CallFrame frame, const Widths& widths) {
+  frame.random_ops = static_cast<uint32_t>(widths.random_ops);
+  const auto times = static_cast<uint32_t>(widths.calls);
+  for (auto& [module, count] : frame.calls) {
+    if (module == nullptr) count = times;
+  }
+  if (times > 0 && frame.calls.empty()) frame.calls.emplace_back(nullptr, times);
+  return frame;
+}
 
 Widths WidthsOf(const Chunks& chunks) {
   Widths widths;
   widths.values.fill(-1);
   if (chunks.specs.empty()) return widths;
+  widths.calls = OutermostCalls(*chunks.after);
+  widths.random_ops = chunks.after->random_ops;
   widths.values[0] = static_cast<int64_t>(chunks.specs[0].size());
   for (size_t k = 0; k < std::min(chunks.specs[0].size(), kMostResults); ++k) {
     widths.values[1 + 2 * k] = static_cast<int64_t>(chunks.specs[0][k].dtype);
@@ -309,6 +335,7 @@ void AgreeOnResults(Chunks& chunks, CallSite site) {
           what);
     }
   }
+  if (!chunks.after.has_value()) chunks.after = FrameBehind(chunks.frame, all[first]);
   for (size_t k = 0; k < static_cast<size_t>(all[first].values[0]); ++k) {
     int64_t rows = 0;
     for (const std::vector<TensorSpec>& specs : chunks.specs) rows += specs[k].shape[0];
@@ -399,20 +426,17 @@ std::vector<Variable> CachedStep::Embed(std::vector<std::vector<int64_t>> sample
   Begin(*chunks, site);
   internal::ThreadState& thread = CurrentThread();
   chunks->frame = *thread.frame;
-  std::optional<CallFrame> after;
   std::vector<std::vector<Tensor>> parts;
   FailTogether(*chunks, [&] {
     for (int64_t chunk = 0; chunk < chunks->rounds; ++chunk) {
-      RunRound(*chunks, chunk, [&] {
-        parts.push_back(FirstRun(*chunks, chunk, *thread.recorder, after.emplace()));
-      });
+      RunRound(*chunks, chunk,
+               [&] { parts.push_back(FirstRun(*chunks, chunk, *thread.recorder)); });
     }
   });
-  if (after.has_value()) {  // what comes next counts on from there
-    thread.frame->calls = after->calls;
-    thread.frame->random_ops = after->random_ops;
-  }
   AgreeOnResults(*chunks, site);
+  // What comes next counts on from there.
+  thread.frame->calls = chunks->after->calls;
+  thread.frame->random_ops = chunks->after->random_ops;
   const Device device =
       chunks->context != nullptr ? chunks->context->device() : parts[0][0].device();
   std::vector<Tensor> values;

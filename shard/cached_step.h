@@ -56,9 +56,11 @@ class CachedStep {
 
   // Embeds one chunk for each element of `samples`, and puts their rows one after another.
   //
-  // The element is the samples of the chunk's rows, as in RecordingOptions, for its random ops;
-  // empty: those of the Recording. Random numbers are those of the whole batch in one call: each
-  // chunk counts calls from where the first began.
+  // The element is the samples of the chunk's rows, as in RecordingOptions, for its random ops; if
+  // all are empty, those of the Recording. Random numbers are those of the whole batch in one call:
+  // each chunk counts calls from where the first began, and what comes behind counts on from where
+  // it ended, on ranks without chunks too (of calls in no other module's call).
+  //
   // Ranks may have different numbers of chunks, also none: for a chunk that only some have, the
   // others make the calls of units with them and add nothing (see announcer.h). Collectives of the
   // caller's own inside `encode` cannot be followed.

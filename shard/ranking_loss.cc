@@ -49,6 +49,12 @@ class Duplicates {
       if (queries_.empty()) break;
       pairs_of_query_[At(queries_, g)].push_back(g);
     }
+    for (size_t g = 0; g < documents_.size(); ++g) {
+      columns_of_[documents_[g]].push_back(static_cast<int64_t>(g));
+    }
+    for (size_t m = 0; m < negatives_.size(); ++m) {
+      columns_of_[negatives_[m]].push_back(batch_.pairs + static_cast<int64_t>(m));
+    }
     for (int64_t i = 0; i < batch_.own_pairs; ++i) MarkRow(i);
   }
 
@@ -72,16 +78,11 @@ class Duplicates {
     const int64_t self = batch_.first_pair + row;
     Ids own = {self};
     if (!queries_.empty()) own = pairs_of_query_.at(At(queries_, self));
-    std::set<int64_t> right;
-    if (!documents_.empty()) {
-      for (int64_t g : own) right.insert(At(documents_, g));
-    }
     std::set<int64_t> columns(own.begin(), own.end());
-    for (int64_t g = 0; g < batch_.pairs && !documents_.empty(); ++g) {
-      if (right.count(At(documents_, g)) != 0) columns.insert(g);
-    }
-    for (size_t m = 0; m < negatives_.size(); ++m) {
-      if (right.count(negatives_[m]) != 0) columns.insert(batch_.pairs + static_cast<int64_t>(m));
+    for (int64_t g : own) {
+      if (documents_.empty()) break;
+      const Ids& same = columns_of_.at(At(documents_, g));
+      columns.insert(same.begin(), same.end());
     }
     columns.erase(self);
     for (int64_t column : columns) marked_.emplace_back(row, column);
@@ -90,6 +91,7 @@ class Duplicates {
   const RankingBatch& batch_;
   const Ids queries_, documents_, negatives_;
   std::map<int64_t, Ids> pairs_of_query_;
+  std::map<int64_t, Ids> columns_of_;  // by the id of the document or negative
   std::vector<std::pair<int64_t, int64_t>> marked_;
 };
 
@@ -150,7 +152,7 @@ class Direction {
  private:
   Variable Prepared(const Variable& x, int64_t columns) const {
     const Variable part = columns == x.dim(1) ? x : Slice(x, 1, 0, columns, site_);
-    return options_.normalize ? L2Normalize(part, 1e-12, site_) : part;
+    return options_.normalize ? L2Normalize(part, internal::kLeastLength, site_) : part;
   }
   Variable Scaled(const Variable& x) const {
     if (!log_scale_.defined()) return Scale(x, 1.0 / options_.temperature, site_);

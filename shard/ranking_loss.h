@@ -30,8 +30,8 @@ struct RankingOptions {
   // Empty: all columns once. Otherwise the weighted sum of the losses of these; each costs scores
   // of its own. Gathered once.
   std::vector<MatryoshkaColumns> matryoshka = {};
-  // Whether embeddings are looked at for NaN, infinity and rows of zeros. Costs one copy of the
-  // rank's own to the host.
+  // Whether values are looked at: embeddings for NaN, infinity and rows without a direction, a
+  // learnable scale for the same value everywhere. Costs one copy of the rank's own to the host.
   bool check_values = true;
 };
 
@@ -81,8 +81,9 @@ struct RankingIds {
 // Cost: one exchange of 13 numbers a rank; then the gathers of documents, of negatives and ids
 //   where there are some, and of queries if symmetric, each with its gradient.
 // Errors, on all ranks, naming the rank and the row: kInvalidArgument for queries and documents of
-//   different counts, embeddings of other widths or dtypes, NaN or rows of zeros, a temperature or
-//   a weight that is not positive, ids that are missing on one rank or of another number, options
+//   different counts, embeddings of other widths or dtypes, NaN or rows that are shorter than 1e-12
+//   (in the first columns of `matryoshka`, too), a temperature, its learnable form or a weight that
+//   is not positive, ids that are missing on one rank or of another number, options
 //   that differ; or if there is nothing to tell a document from: no pair at all, one document and
 //   no negatives, or one query in the symmetric form. The group goes on to be usable.
 // Source: van den Oord et al. 2018, "Representation Learning with Contrastive Predictive Coding";

@@ -1,10 +1,13 @@
 #include "sherd/shard/internal/ranking_checks.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "sherd/runtime/base/error.h"
@@ -28,7 +31,8 @@ enum Problem : int64_t {
   kNotFinite,    // which, row
   kZeroLength,   // which, row
   kIdCount,      // which, rows
-  kLogScale      // -
+  kLogScale,     // -
+  kScaleValue    // -
 };
 
 // What ranks tell each other.
@@ -61,37 +65,60 @@ bool IsSame(const Variable& x, const Variable& queries) {
          x.value().device() == queries.value().device();
 }
 
-// Rows of NaN, infinity or zeros.
-void CheckValues(int64_t which, const Tensor& x, Row& row) {
-  if (x.numel() == 0) return;
-  Tensor wide = x;
-  if (x.dtype() != DType::kF64) {
-    wide = Tensor::Empty(x.device(), DType::kF64, x.shape(), MemoryCategory::kWorkspace);
-    kernels::Cast(x, wide);
-  }
-  const std::vector<double> values = wide.ToHost<double>();
-  const int64_t columns = x.dim(1);
-  for (int64_t i = 0; i < x.dim(0); ++i) {
-    bool finite = true;
-    bool zero = true;
-    for (int64_t c = 0; c < columns; ++c) {
-      const double value = values[static_cast<size_t>(i * columns + c)];
-      finite &= std::isfinite(value);
-      zero &= value == 0.0;
-    }
-    if (finite && !zero) continue;
-    row[kProblem] = finite ? kZeroLength : kNotFinite;
-    row[kDetail] = which;
-    row[kMore] = i;
-    return;
-  }
-}
+int64_t BitsOf(double value) { return std::bit_cast<int64_t>(value); }
 
 void Say(Row& row, Problem problem, int64_t detail = 0, int64_t more = 0) {
   if (row[kProblem] != kNone) return;
   row[kProblem] = problem;
   row[kDetail] = detail;
   row[kMore] = more;
+}
+
+std::vector<double> HostValues(const Tensor& x) {
+  if (x.numel() == 0) return {};
+  if (x.dtype() == DType::kF64) return x.ToHost<double>();
+  const Tensor wide = Tensor::Empty(x.device(), DType::kF64, x.shape(), MemoryCategory::kWorkspace);
+  kernels::Cast(x, wide);
+  return wide.ToHost<double>();
+}
+
+// How many of the first columns have to have a direction by themselves.
+int64_t NarrowestPart(const RankingOptions& options, int64_t columns) {
+  for (const MatryoshkaColumns& part : options.matryoshka) {
+    columns = std::min(columns, part.columns);
+  }
+  return columns;
+}
+
+// Rows of NaN or infinity, or without a direction.
+void CheckValues(int64_t which, const Tensor& x, const RankingOptions& options, Row& row) {
+  const std::vector<double> values = HostValues(x);
+  const int64_t columns = x.dim(1);
+  const int64_t narrowest = NarrowestPart(options, columns);
+  const double least = options.normalize ? kLeastLength : 0.0;
+  for (int64_t i = 0; i < x.dim(0); ++i) {
+    bool finite = true;
+    double squares = 0.0;
+    for (int64_t c = 0; c < columns; ++c) {
+      const double value = values[static_cast<size_t>(i * columns + c)];
+      finite &= std::isfinite(value);
+      if (c < narrowest) squares += value * value;
+    }
+    if (finite && std::sqrt(squares) > least) continue;
+    return Say(row, finite ? kZeroLength : kNotFinite, which, i);
+  }
+}
+
+// The learnable scale, as far as the options say that values are looked at.
+void CheckScale(const Variable& log_scale, const RankingOptions& options, DType dtype, Row& row) {
+  if (log_scale.value().numel() != 1 || !IsFloating(log_scale.dtype())) return Say(row, kLogScale);
+  if (!options.check_values) return;
+  const double value = HostValues(log_scale.value())[0];
+  const double scale = std::exp(value);
+  const double most = dtype == DType::kF64 ? std::numeric_limits<double>::max()
+                                           : double{std::numeric_limits<float>::max()};
+  if (!(scale > 0.0 && scale <= most)) Say(row, kScaleValue);
+  row[kTemperatureBits] = BitsOf(value);
 }
 
 void CheckOptions(const RankingOptions& options, bool learnable, int64_t columns, Row& row) {
@@ -114,13 +141,12 @@ int64_t CheckIds(int64_t which, const Tensor& ids, int64_t rows, Row& row) {
   return rows == 0 ? -1 : ids.defined() ? 1 : 0;
 }
 
-int64_t BitsOf(double value) { return std::bit_cast<int64_t>(value); }
-
 Row Describe(const RankingEmbeddings& e, const RankingOptions& options, const RankingIds& ids) {
   Row row{};
   const bool learnable = e.log_scale.defined();
   row[kTemperatureBits] = learnable ? 0 : BitsOf(options.temperature);
-  row[kSwitches] = (options.normalize ? 1 : 0) + (options.symmetric ? 2 : 0) + (learnable ? 4 : 0);
+  row[kSwitches] = (options.normalize ? 1 : 0) + (options.symmetric ? 2 : 0) + (learnable ? 4 : 0) +
+                   (options.check_values ? 8 : 0);
   uint64_t hash = options.matryoshka.size();
   for (const MatryoshkaColumns& part : options.matryoshka) {
     hash = Mix64(Mix64(hash, static_cast<uint64_t>(part.columns)),
@@ -144,12 +170,10 @@ Row Describe(const RankingEmbeddings& e, const RankingOptions& options, const Ra
   row[kQueryIds] = CheckIds(0, ids.queries, row[kPairs], row);
   row[kDocumentIds] = CheckIds(1, ids.documents, row[kPairs], row);
   row[kNegativeIds] = CheckIds(2, ids.negatives, row[kNegatives], row);
-  if (learnable && (e.log_scale.value().numel() != 1 || !IsFloating(e.log_scale.dtype()))) {
-    Say(row, kLogScale);
-  }
+  if (learnable) CheckScale(e.log_scale, options, e.queries.dtype(), row);
   for (int64_t which = 0; which < 3 && options.check_values; ++which) {
     if (row[kProblem] == kNone && given[which]->defined()) {
-      CheckValues(which, given[which]->value(), row);
+      CheckValues(which, given[which]->value(), options, row);
     }
   }
   return row;
@@ -175,9 +199,11 @@ std::string TextOf(const RankTable& table, int rank) {
       return absl::StrCat("has NaN or infinity in row ", more, " of its ", name());
     case kZeroLength:
       return absl::StrCat("has only zeros in row ", more, " of its ", name(),
-                          ", which have no direction");
+                          " or in its first columns, which have no direction");
     case kIdCount:
       return absl::StrCat("has ", more, " ", name(), " and other ids than one i64 for each");
+    case kScaleValue:
+      return "has a log_scale whose exponential is no positive number";
     default:
       return "has a log_scale that is no float [1]";
   }
@@ -186,8 +212,8 @@ std::string TextOf(const RankTable& table, int rank) {
 void CheckSame(const RankTable& table, const ErrorContext& what) {
   const std::pair<Field, const char*> same[] = {{kColumns, "columns in its embeddings"},
                                                 {kDType, "dtype"},
-                                                {kTemperatureBits, "temperature"},
                                                 {kSwitches, "options or learnable temperature"},
+                                                {kTemperatureBits, "temperature"},
                                                 {kMatryoshkaHash, "matryoshka"}};
   for (const auto& [field, name] : same) {
     const int rank = table.Differs(field);

@@ -4,6 +4,9 @@
 
 namespace sherd::internal {
 
+// Embeddings shorter than this have no direction: normalising them would only scale them.
+inline constexpr double kLeastLength = 1e-12;
+
 // What all ranks have agreed on.
 struct RankingBatch {
   int64_t columns = 0;  // C

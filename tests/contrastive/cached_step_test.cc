@@ -1,149 +1,29 @@
 // A batch embedded in chunks gives the gradients of the whole batch at once: bit for bit with one
 // chunk, else to rounding, however the chunks lie on the ranks, with dropout, checkpoints, windows
-// and every way to reduce. And what it sends and holds.
+// and every way to reduce. And what it sends.
 
 #include "sherd/shard/cached_step.h"
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "sherd/autograd/optim/sgd.h"
 #include "sherd/runtime/comm/recording_group.h"
-#include "sherd/runtime/core/allocator.h"
-#include "sherd/shard/optimizer_in_backward.h"
-#include "sherd/shard/ranking_loss.h"
-#include "tests/contrastive/pairs.h"
-#include "tests/shard/ragged.h"
+#include "tests/contrastive/ways.h"
 
 namespace sherd::testing {
 namespace {
-
-// Consecutive pairs, as rows of one call of the model.
-struct Range {
-  int64_t begin = 0, end = 0;
-  int64_t pairs() const { return end - begin; }
-};
-
-std::vector<int64_t> SamplesOf(Range range) {
-  std::vector<int64_t> samples;
-  for (int64_t i = range.begin; i < range.end; ++i) samples.push_back(i);
-  return samples;
-}
-
-// What the model is given for a query (side 0) or a document (side 1).
-Variable InputRows(const Device& device, Range range, int side) {
-  std::vector<double> x;
-  for (int64_t i = range.begin; i < range.end; ++i) {
-    for (int64_t c = 0; c < ShardBlock::kChannels; ++c) {
-      x.push_back(std::sin(static_cast<double>(1 + 7 * i + 3 * c + 40 * side)));
-    }
-  }
-  return TensorOf<double>(device, x, {range.pairs(), ShardBlock::kChannels});
-}
-
-std::vector<Variable> Embed(RaggedRank& rank, Range range) {
-  const Device& device = rank.world.device();
-  return {rank.model(InputRows(device, range, 0)), rank.model(InputRows(device, range, 1))};
-}
-
-// How the batch lies on the ranks: pairs of each, and in how many chunks it takes them. 0: as a
-// plain step does.
-struct Way {
-  Cut pairs;
-  std::vector<int> chunks;
-  RaggedSetup setup = {};
-  CachedReduction reduction = CachedReduction::kEachChunk;
-  WindowSync sync = WindowSync::kCutEach;
-  bool apart = false;             // queries and documents in an Embed each
-  bool keeps_parameters = false;  // of a stage that does not cut them
-};
-
-// Parts of a range whose sizes differ by one at most.
-std::vector<Range> Divide(Range all, int parts) {
-  std::vector<Range> ranges;
-  for (int k = 0; k < parts; ++k) {
-    ranges.push_back(
-        {all.begin + all.pairs() * k / parts, all.begin + all.pairs() * (k + 1) / parts});
-  }
-  return ranges;
-}
-
-struct Outcome {
-  double loss = 0.0;
-  Whole gradients;
-};
-
-// The embeddings of this rank's pairs, cached or not.
-std::vector<Variable> EmbedBatch(RaggedRank& rank, Range own, int chunks, CachedReduction reduction,
-                                 bool apart = false) {
-  if (chunks == 0 && own.pairs() > 0) return Embed(rank, own);
-  const std::vector<Range> ranges = Divide(own, chunks);
-  std::vector<std::vector<int64_t>> samples;
-  for (const Range& range : ranges) samples.push_back(SamplesOf(range));
-  CachedStep cached(rank.model, {.reduction = reduction});
-  if (!apart) {
-    return cached.Embed(samples, [&rank, ranges](int64_t chunk) {
-      return Embed(rank, ranges[static_cast<size_t>(chunk)]);
-    });
-  }
-  std::vector<Variable> both;
-  for (const int side : {0, 1}) {
-    both.push_back(cached.Embed(samples, [&rank, ranges, side](int64_t chunk) {
-      const Range& range = ranges[static_cast<size_t>(chunk)];
-      return std::vector{rank.model(InputRows(rank.world.device(), range, side))};
-    })[0]);
-  }
-  return both;
-}
-
-Range OwnRange(World& world, const Way& way) {
-  const int64_t begin = Before(way.pairs, world.rank());
-  return {begin, begin + way.pairs[static_cast<size_t>(world.rank())]};
-}
-
-LossSum LossOf(RaggedRank& rank, Range range, const Way& way) {
-  const int chunks = way.chunks[static_cast<size_t>(rank.world.rank())];
-  const std::vector<Variable> e = EmbedBatch(rank, range, chunks, way.reduction, way.apart);
-  return RankingLoss({e[0], e[1]}, rank.world.mesh(), {.temperature = 0.5});
-}
-
-// Whether nothing of the model is gathered.
-void ExpectSharded(const Module& model) {
-  for (const Unit* unit : UnitsOf(model)) {
-    EXPECT_FALSE(unit->full(0).resident()) << unit->name();
-  }
-}
-
-// One window of one large batch.
-Outcome RunWay(World& world, const Way& way) {
-  RaggedRank rank(world, way.setup);
-  KeepStep optimizer(rank.model, &world.group());
-  Accumulation accumulation(
-      rank.model, {.sync = way.sync, .losses = {{.name = "ranking", .collective = true}}});
-  auto loader = LoaderFor(std::vector<Range>{OwnRange(world, way)});
-  auto window = accumulation.Next(loader, [](const Range& range) { return range.pairs(); });
-  Outcome outcome;
-  for (const Range& range : *window) {
-    const Recording on(rank.tape, {.seed = 5, .step = 1, .samples = SamplesOf(range)});
-    window->Backward(LossOf(rank, range, way));
-  }
-  if (world.size() > 1 && !way.keeps_parameters) ExpectSharded(rank.model);
-  outcome.loss = window->Finish(optimizer, 1e-3).loss;
-  outcome.gradients = optimizer.gradients;
-  EXPECT_FALSE(outcome.gradients.empty());
-  return outcome;
-}
 
 // A backward without a window: the units divide by the ranks, and the rest is done by hand.
 Outcome RunBare(World& world, const Way& way) {
   RaggedRank rank(world, way.setup);
   Outcome outcome;
-  const Range own = OwnRange(world, way);
+  const Range own = OwnRanges(world, way)[0];
   const Recording on(rank.tape, {.seed = 5, .step = 1, .samples = SamplesOf(own)});
   const LossSum loss = LossOf(rank, own, way);
   double sum = loss.value.value().Item<double>();
@@ -153,18 +33,6 @@ Outcome RunBare(World& world, const Way& way) {
   outcome.gradients = GradientsOf(rank.model, &world.group());
   return outcome;
 }
-
-Outcome RunOn(const Way& way) {
-  Outcome outcome;
-  RunRanks(static_cast<int>(way.pairs.size()), [&](World& world) {
-    const Outcome mine = RunWay(world, way);
-    if (world.rank() == 0) outcome = mine;
-  });
-  return outcome;
-}
-
-// The joined batch of 9 pairs in a plain step of a plain model.
-Outcome Joined() { return RunOn({.pairs = {9}, .chunks = {0}, .setup = {.sharded = false}}); }
 
 TEST(CachedStepTest, OneChunkHasTheBitsOfAPlainStep) {
   for (const bool checkpoint : {false, true}) {
@@ -290,38 +158,6 @@ TEST(CachedStepTest, ARankWithoutChunksGivesBackWhatItGathered) {
   RunRanks(2, [&](World& world) { ExpectClose(GradientsInTurn(world, true, true), want); });
 }
 
-// The parameters after one step of an optimizer that runs in the backward, or after it.
-Whole AfterStep(World& world, const Way& way, bool in_backward) {
-  RaggedRank rank(world, way.setup);
-  const auto make = [](std::vector<Parameter> parameters) {
-    return std::make_unique<Sgd>(std::move(parameters), SgdOptions{.learning_rate = 0.1});
-  };
-  OptimizerInBackward inside(rank.model, make);
-  inside.set_learning_rate(0.1);
-  const std::unique_ptr<Optimizer> behind = make(rank.model.parameters());
-  Accumulation accumulation(rank.model, {.losses = {{.name = "ranking", .collective = true}},
-                                         .in_backward = in_backward ? &inside : nullptr});
-  auto loader = LoaderFor(std::vector<Range>{OwnRange(world, way)});
-  auto window = accumulation.Next(loader, [](const Range& range) { return range.pairs(); });
-  for (const Range& range : *window) {
-    const Recording on(rank.tape, {.seed = 5, .step = 1, .samples = SamplesOf(range)});
-    window->Backward(LossOf(rank, range, way));
-  }
-  window->Finish(in_backward ? static_cast<Optimizer&>(inside) : *behind, 0.1);
-  return ValuesOf(rank.model, &world.group());
-}
-
-TEST(CachedStepTest, AnOptimizerInBackwardStepsEachUnitOnce) {
-  for (const bool once : {false, true}) {
-    const auto reduction = once ? CachedReduction::kOncePerStep : CachedReduction::kEachChunk;
-    RunRanks(2, [&](World& world) {
-      const Way way{.pairs = {5, 4}, .chunks = {3, 2}, .reduction = reduction};
-      const Whole want = AfterStep(world, {.pairs = {5, 4}, .chunks = {0, 0}}, false);
-      ExpectClose(AfterStep(world, way, true), want);
-    });
-  }
-}
-
 // Reduce-scatters of rank 0 in a step of 2 ranks.
 int64_t Reductions(int chunks, CachedReduction reduction) {
   auto log = std::make_shared<CollectiveLog>();
@@ -346,42 +182,6 @@ TEST(CachedStepTest, ReducesOncePerUnitAndStepOrInEachChunk) {
   EXPECT_EQ(Reductions(3, CachedReduction::kOncePerStep), 1 + 3);
   EXPECT_EQ(Reductions(3, CachedReduction::kEachChunk), 1 + 3 * 8);
   EXPECT_EQ(Reductions(1, CachedReduction::kEachChunk), 1 + 8);
-}
-
-// Bytes of the embeddings, their gradients and scores: what may grow with the batch.
-int64_t PeakOf(int64_t pairs, int chunks) {
-  int64_t peak = 0;
-  RunRanks(1, [&](World& world) {
-    RaggedRank rank(world, {});
-    const CachingAllocator& allocator = world.device().allocator();
-    const auto step = [&] {
-      const Recording on(rank.tape, {.seed = 5, .step = 1});
-      const std::vector<Variable> e =
-          EmbedBatch(rank, {0, pairs}, chunks, CachedReduction::kEachChunk);
-      // A loss without scores: each query with its own document.
-      rank.tape.Backward(Sum(Mul(e[0], e[1])));
-      rank.tape.Reset();
-    };
-    step();
-    world.device().allocator().ResetPeaks();
-    step();
-    peak = allocator.stats().total.peak_bytes;
-  });
-  return peak;
-}
-
-TEST(CachedStepTest, MemoryIsConstantApartFromEmbeddings) {
-  // 16 pairs a chunk. Embeddings are two of 3 f64 for each pair; the loss holds them, while they
-  // are joined once more, or their gradients, the product and its gradient.
-  const int64_t small = PeakOf(16, 1);
-  const int64_t large = PeakOf(16 * 32, 32);
-  const int64_t embeddings = 16 * 31 * 3 * 8 * 2;
-  std::printf("peak of 1 chunk %lld bytes, of 32 %lld; embeddings of 31 more %lld bytes\n",
-              static_cast<long long>(small), static_cast<long long>(large),
-              static_cast<long long>(embeddings));
-  EXPECT_LE(large - small, 4 * embeddings);
-  // A plain step of the same batch holds what its ops save.
-  EXPECT_GT(PeakOf(16 * 32, 1), small + 8 * embeddings);
 }
 
 TEST(CachedStepTest, WhatChunksReadFromOutsideGetsItsGradient) {
@@ -412,6 +212,62 @@ TEST(CachedStepTest, WhatChunksReadFromOutsideGetsItsGradient) {
     }
     EXPECT_LT(RelativeError(gradients[1], gradients[0]), 1e-12);
     EXPECT_GT(std::abs(gradients[0][0]), 1e-3);
+  });
+}
+
+// The gradients of a step whose documents are constants, or whose model is frozen but for block 1.
+Whole GradientsBesideConstants(World& world, int chunks, bool frozen, int backwards) {
+  RaggedRank rank(world, {});
+  for (const Parameter& parameter : rank.model.parameters()) {
+    const bool inside = parameter.name().find("block1") != std::string::npos;
+    if (frozen && !inside) parameter.set_requires_grad(false);
+  }
+  const Range own = Divide({0, 7}, world.size())[static_cast<size_t>(world.rank())];
+  const auto encode = [&](Range range) {
+    std::vector<Variable> e = Embed(rank, range);
+    const Variable fixed = InputRows(world.device(), range, 1);
+    if (!frozen) e[1] = Slice(fixed, 1, 0, 3);
+    return e;
+  };
+  const Recording on(rank.tape, {.seed = 5, .step = 1, .samples = SamplesOf(own)});
+  std::vector<Variable> e;
+  if (chunks == 0) {
+    e = encode(own);
+  } else {
+    const std::vector<Range> ranges = Divide(own, chunks);
+    std::vector<std::vector<int64_t>> samples;
+    for (const Range& range : ranges) samples.push_back(SamplesOf(range));
+    e = CachedStep(rank.model).Embed(samples, [&encode, ranges](int64_t chunk) {
+      return encode(ranges[static_cast<size_t>(chunk)]);
+    });
+  }
+  const Variable loss = RankingLoss({e[0], e[1]}, world.mesh()).value;
+  for (int k = 0; k < backwards; ++k) {
+    rank.tape.Backward(loss, 1.0, {.retain = k + 1 < backwards});
+  }
+  return GradientsOf(rank.model, &world.group());
+}
+
+TEST(CachedStepTest, ConstantsAmongEmbeddingsAndFrozenParametersGetNoGradient) {
+  for (const int ranks : {1, 2}) {
+    for (const bool frozen : {false, true}) {
+      RunRanks(ranks, [&](World& world) {
+        const Whole want = GradientsBesideConstants(world, 0, frozen, 1);
+        EXPECT_EQ(want.size(), frozen ? 3u : 7u);
+        ExpectClose(GradientsBesideConstants(world, 3, frozen, 1), want);
+      });
+    }
+  }
+}
+
+TEST(CachedStepTest, ARecordThatIsRetainedServesAnotherBackward) {
+  RunRanks(2, [](World& world) {
+    const Whole once = GradientsBesideConstants(world, 3, false, 1);
+    Whole twice = once;
+    for (auto& [name, values] : twice) {
+      for (double& value : values) value *= 2.0;
+    }
+    ExpectClose(GradientsBesideConstants(world, 3, false, 2), twice);
   });
 }
 
@@ -464,6 +320,15 @@ TEST(CachedStepTest, ErrorsReachAllRanks) {
          });
        })) {
     EXPECT_TRUE(Contains(text, "rank 1 has chunks that give other numbers of embeddings, widths"));
+  }
+  for (const std::string& text : TextsOf(2, [&](RaggedRank& rank) {
+         embed(rank, 1, [&](int64_t) {
+           std::vector<Variable> e = Embed(rank, {0, 1});
+           if (rank.world.rank() == 1) e[1] = Variable();
+           return e;
+         });
+       })) {
+    EXPECT_TRUE(Contains(text, "embedding 1 of chunk 0 is no float [rows, C]"));
   }
   for (const std::string& text : TextsOf(1, [&](RaggedRank& rank) {
          embed(rank, 2, [&](int64_t chunk) {

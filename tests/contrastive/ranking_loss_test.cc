@@ -175,22 +175,55 @@ TEST(RankingLossTest, EqualsTheJoinedBatchHoweverItIsSplit) {
   }
 }
 
-TEST(RankingLossTest, PermutingTheRanksChangesNothing) {
-  // The same pairs on other ranks: each rank's loss and gradients go with it.
-  const Cut cut = {3, 1, 4};
-  const Pairs batch = RandomPairs(8, 0, kColumns);
-  Pairs turned;
-  const Cut turned_cut = {1, 4, 3};
-  for (int rank : {1, 2, 0}) {
-    for (const auto& row : PartOf(batch.queries, cut, rank)) turned.queries.push_back(row);
-    for (const auto& row : PartOf(batch.documents, cut, rank)) turned.documents.push_back(row);
+// Rows of all ranks, those of rank order[0] first.
+template <typename T>
+std::vector<T> Permuted(const std::vector<T>& all, const Cut& cut, const std::vector<int>& order) {
+  std::vector<T> out;
+  for (int rank : order) {
+    const std::vector<T> part = PartOf(all, cut, rank);
+    out.insert(out.end(), part.begin(), part.end());
   }
-  const Joined a = RunOnRanks(batch, {cut, {0, 0, 0}}, {.symmetric = true});
-  const Joined b = RunOnRanks(turned, {turned_cut, {0, 0, 0}}, {.symmetric = true});
-  EXPECT_LT(RelativeError({b.loss}, {a.loss}), kTolerance);
-  std::vector<double> back(b.queries.end() - 3 * kColumns, b.queries.end());
-  back.insert(back.end(), b.queries.begin(), b.queries.end() - 3 * kColumns);
-  EXPECT_LT(RelativeError(back, a.queries), kTolerance);
+  return out;
+}
+
+TEST(RankingLossTest, PermutingTheRanksChangesNothing) {
+  // The same pairs, negatives and ids on other ranks: each rank's gradients go with them.
+  const Split split{{3, 0, 4, 2}, {1, 2, 0, 1}};
+  for (const Form& form : Forms()) {
+    Pairs batch = RandomPairs(9, 4, kColumns);
+    if (form.change) form.change(batch);
+    const Joined here = RunOnRanks(batch, split, form.options);
+    for (const std::vector<int>& order :
+         {std::vector{1, 2, 3, 0}, std::vector{3, 2, 1, 0}, std::vector{2, 0, 3, 1}}) {
+      SCOPED_TRACE(form.name + ", rank " + std::to_string(order[0]) + " first");
+      Pairs there;
+      there.queries = Permuted(batch.queries, split.pairs, order);
+      there.documents = Permuted(batch.documents, split.pairs, order);
+      there.negatives = Permuted(batch.negatives, split.negatives, order);
+      there.query_ids = Permuted(batch.query_ids, split.pairs, order);
+      there.document_ids = Permuted(batch.document_ids, split.pairs, order);
+      there.negative_ids = Permuted(batch.negative_ids, split.negatives, order);
+      there.log_scale = batch.log_scale;
+      const Split turned{Permuted(split.pairs, {1, 1, 1, 1}, order),
+                         Permuted(split.negatives, {1, 1, 1, 1}, order)};
+      const Joined got = RunOnRanks(there, turned, form.options);
+      // Where the gradient of a row went: rows as numbers, put in the same order.
+      const auto expect = [&](const std::vector<double>& now, const std::vector<double>& before,
+                              const Cut& cut) {
+        Matrix rows;
+        for (size_t i = 0; i < before.size(); i += kColumns) {
+          const auto at = before.begin() + static_cast<int64_t>(i);
+          rows.emplace_back(at, at + kColumns);
+        }
+        EXPECT_LT(RelativeError(now, Flat(Permuted(rows, cut, order))), kTolerance);
+      };
+      EXPECT_LT(RelativeError({got.loss}, {here.loss}), kTolerance);
+      EXPECT_LT(std::abs(got.log_scale - here.log_scale), kTolerance * std::abs(here.loss));
+      expect(got.queries, here.queries, split.pairs);
+      expect(got.documents, here.documents, split.pairs);
+      expect(got.negatives, here.negatives, split.negatives);
+    }
+  }
 }
 
 TEST(RankingLossTest, GradientsOf16BitsAreSummedInF32) {
@@ -296,14 +329,50 @@ TEST(RankingLossTest, BadInputIsAnErrorOnAllRanks) {
        [](const Device& d, E&, O&, I& i) { i.queries = TensorOf<int64_t>(d, {1}, {1}); }},
       {"rank 1 has documents that are no float [rows, columns]",
        [](const Device&, E& e, O&, I&) { e.documents = Variable(); }},
-      {"no rank has a pair",
-       [=](const Device& d, E& e, O&, I&) {
-         e = {zeros(d, 0, 3), zeros(d, 0, 3)};
+      {"rank 1 has only zeros in row 0 of its queries or in its first columns",
+       [=](const Device&, E& e, O&, I&) {
+         for (int64_t c = 0; c < 3; ++c) set(e.queries, c, 1e-13);
+       }},
+      {"rank 0 has only zeros in row 1 of its documents or in its first columns",
+       [=](const Device&, E& e, O& o, I&) {
+         o.matryoshka = {{1, 0.5}, {3, 1.0}};
+         set(e.documents, 3, 0.0);
        },
-       true}};
+       true},
+      {"rank 1 has another options or learnable temperature",
+       [](const Device& d, E& e, O&, I&) { e.log_scale = TensorOf<double>(d, {1.0}, {1}); }},
+      {"rank 1 has another options", [](const Device&, E&, O& o, I&) { o.check_values = false; }},
+      {"rank 1 has a log_scale whose exponential is no positive number",
+       [](const Device& d, E& e, O&, I&) { e.log_scale = TensorOf<double>(d, {-800.0}, {1}); }},
+      {"rank 0 has a log_scale whose exponential is no positive number",
+       [](const Device& d, E& e, O&, I&) {
+         e.log_scale = TensorOf<double>(d, {std::nan("")}, {1});
+       },
+       true},
+      {"rank 0 has a log_scale whose exponential is no positive number",
+       [](const Device& d, E& e, O&, I&) { e.log_scale = TensorOf<double>(d, {800.0}, {1}); },
+       true},
+      {"rank 0 has a log_scale that is no float [1]",
+       [](const Device& d, E& e, O&, I&) { e.log_scale = TensorOf<int64_t>(d, {1}, {1}); }, true},
+      {"no rank has a pair",
+       [=](const Device& d, E& e, O&, I&) { e = {zeros(d, 0, 3), zeros(d, 0, 3)}; }, true}};
   for (const Bad& bad : cases) {
     for (const std::string& text : TextsOf(bad)) EXPECT_TRUE(Contains(text, bad.text));
   }
+}
+
+TEST(RankingLossTest, ALearnableTemperatureThatDiffersIsAnErrorOnAllRanks) {
+  RunRanks(3, [](World& world) {
+    const Pairs batch = RandomPairs(2, 0, 3);
+    RankingEmbeddings e{RowsTensor(world.device(), batch.queries, 3),
+                        RowsTensor(world.device(), batch.documents, 3)};
+    const double value = world.rank() == 2 ? 1.0 + 1e-15 : 1.0;
+    e.log_scale = TensorOf<double>(world.device(), {value}, {1});
+    EXPECT_TRUE(Contains(ErrorOf([&] { RankingLoss(e, world.mesh()); }),
+                         "rank 2 has another temperature than rank 0"));
+    // Whoever does not want values to be read on the host is not told.
+    EXPECT_EQ(ErrorOf([&] { RankingLoss(e, world.mesh(), {.check_values = false}); }), "no error");
+  });
 }
 
 TEST(RankingLossTest, OnePairHasNothingToBeToldFrom) {
