@@ -131,6 +131,9 @@ Whole AfterStep(World& world, const Way& way, bool in_backward) {
   Accumulation accumulation(rank.model, options);
   auto window = NextWindow(accumulation, world, way);
   RunMicroBatches(rank, way, *window);
+  for (Unit* unit : UnitsOf(rank.model)) {  // stepped by now, and their gradients given back
+    EXPECT_EQ(unit->HeldGradient(0).defined(), !in_backward) << unit->name();
+  }
   window->Finish(in_backward ? static_cast<Optimizer&>(inside) : *behind, 0.1);
   return ValuesOf(rank.model, way.setup.sharded ? &world.group() : nullptr);
 }
