@@ -148,8 +148,8 @@ MemoryStats PeaksOf(World& world, const std::function<void()>& body) {
   return allocator.stats();
 }
 
-// What the loss holds at most by itself, of `pairs` on each rank: embeddings, those of all ranks,
-// scores, and the gradients of all of them.
+// What the loss holds at most by itself, of `pairs` on each rank, counted: embeddings, those of all
+// ranks, scores, the gradients of all of them, and what its kernels and messages need.
 int64_t CountedOfLoss(World& world, int64_t pairs, int64_t columns) {
   const int64_t before = world.device().allocator().stats().total.current_bytes;
   const auto leaf = [&](uint64_t seed) {
@@ -169,32 +169,26 @@ int64_t CountedOfLoss(World& world, int64_t pairs, int64_t columns) {
   return stats.total.peak_bytes - before;
 }
 
-// The same from shapes: e of both sides, those of all documents, what is normalised of both, and
-// gradients of as much; scores and their gradient.
+// Of one rank, from shapes: one side's embeddings, and the scores of its pairs with all documents.
 struct OfLoss {
   OfLoss(int ranks, int64_t pairs, int64_t columns)
-      : embeddings(4 * 2 * pairs * columns),
-        gathered(4 * ranks * pairs * columns),
-        scores(4 * ranks * pairs * pairs) {}
-  int64_t embeddings;  // of this rank, both sides
-  int64_t gathered;    // documents of all ranks
-  int64_t scores;      // of own pairs with all documents
+      : side(4 * pairs * columns), scores(4 * ranks * pairs * pairs) {}
+  int64_t side;
+  int64_t scores;
 };
 
-void PrintMemory(const char* step, const MemoryStats& stats, const OfLoss& of_loss,
+// `held`: the embeddings and gradients of how many sides are held while the encoder runs backward.
+void PrintMemory(const char* step, const MemoryStats& stats, const OfLoss& of_loss, int held,
                  int64_t counted) {
-  // While a chunk runs backward, the embeddings and their gradients are held.
-  const int64_t held = 2 * of_loss.embeddings;
   std::printf("| %s | %.1f |", step, Mib(stats.total.peak_bytes));
   for (const MemoryCategory category :
-       {MemoryCategory::kActivation, MemoryCategory::kUnsharded, MemoryCategory::kGradient,
-        MemoryCategory::kParameterShard, MemoryCategory::kGradientShard,
-        MemoryCategory::kWorkspace}) {
+       {MemoryCategory::kParameterShard, MemoryCategory::kGradientShard, MemoryCategory::kUnsharded,
+        MemoryCategory::kGradient}) {
     std::printf(" %.1f |", Mib(stats[category].peak_bytes));
   }
-  std::printf(" %.2f | %.2f | %.2f | %.2f | %.1f |\n", Mib(of_loss.embeddings),
-              Mib(of_loss.gathered), Mib(of_loss.scores), Mib(counted),
-              Mib(stats.total.peak_bytes - held));
+  const int64_t activations = stats[MemoryCategory::kActivation].peak_bytes;
+  std::printf(" %.2f | %.2f | %.2f | %.2f | %.2f |\n", Mib(activations), Mib(held * of_loss.side),
+              Mib(activations - held * of_loss.side), Mib(2 * of_loss.scores), Mib(counted));
 }
 
 void Measure(World& world, bool checkpoint, const Sizes& sizes) {
@@ -235,10 +229,10 @@ void Measure(World& world, bool checkpoint, const Sizes& sizes) {
               1e3 * Median(plain_wall), 1e3 * Median(cached_wall), Median(wall_ratio),
               Median(cpu_ratio));
   std::printf(
-      "| step | peak MiB | activations | gathered | gradients | shards | gradient shards | "
-      "workspace | embeddings | of all ranks | scores | loss alone, counted | rest |\n");
-  PrintMemory("plain", plain_peaks, OfLoss(world.size(), sizes.pairs, columns), counted_plain);
-  PrintMemory("cached", cached_peaks, OfLoss(world.size(), sizes.all(), columns), counted_all);
+      "| step | peak MiB | shards | gradient shards | gathered | gradients | activations | "
+      "embeddings | without | scores | loss alone |\n");
+  PrintMemory("plain", plain_peaks, OfLoss(world.size(), sizes.pairs, columns), 3, counted_plain);
+  PrintMemory("cached", cached_peaks, OfLoss(world.size(), sizes.all(), columns), 4, counted_all);
 }
 
 int Main(const Sizes& sizes, int only) {

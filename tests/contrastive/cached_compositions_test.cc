@@ -131,7 +131,12 @@ Whole AfterStep(World& world, const Way& way, bool in_backward) {
   Accumulation accumulation(rank.model, options);
   auto window = NextWindow(accumulation, world, way);
   RunMicroBatches(rank, way, *window);
-  for (Unit* unit : UnitsOf(rank.model)) {  // stepped by now, and their gradients given back
+  if (const auto context = ContextOf(rank.model)) {
+    // The backward has asked for the steps of all units; each is made when its reduction has ended.
+    context->WaitReductions(0);
+    context->RunWhole();
+  }
+  for (Unit* unit : UnitsOf(rank.model)) {
     EXPECT_EQ(unit->HeldGradient(0).defined(), !in_backward) << unit->name();
   }
   window->Finish(in_backward ? static_cast<Optimizer&>(inside) : *behind, 0.1);
