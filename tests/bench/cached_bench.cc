@@ -148,10 +148,9 @@ MemoryStats PeaksOf(World& world, const std::function<void()>& body) {
   return allocator.stats();
 }
 
-// What the loss holds at most by itself, of `pairs` on each rank, counted: embeddings, those of all
-// ranks, scores, the gradients of all of them, and what its kernels and messages need.
+// What the loss holds at most by itself, of `pairs` on each rank, counted: what it makes of the
+// embeddings of all ranks, scores, and the gradients of all of them.
 int64_t CountedOfLoss(World& world, int64_t pairs, int64_t columns) {
-  const int64_t before = world.device().allocator().stats().total.current_bytes;
   const auto leaf = [&](uint64_t seed) {
     std::vector<float> values(static_cast<size_t>(pairs * columns));
     for (size_t i = 0; i < values.size(); ++i) {
@@ -166,7 +165,7 @@ int64_t CountedOfLoss(World& world, int64_t pairs, int64_t columns) {
     const Recording on(tape);
     tape.Backward(RankingLoss({queries, documents}, world.mesh()).value);
   });
-  return stats.total.peak_bytes - before;
+  return stats[MemoryCategory::kActivation].peak_bytes;
 }
 
 // Of one rank, from shapes: one side's embeddings, and the scores of its pairs with all documents.
