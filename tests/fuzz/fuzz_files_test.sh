@@ -34,7 +34,7 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, decltype(sizeof
 }
 END
 done
-(cd "$work" && fuzz_compile -I "$root/examples" -c "${sources[@]/#/$root/}" play_*.cc) || exit 1
+(cd "$work" && fuzz_objects -I "$root/examples" "${sources[@]/#/$root/}" play_*.cc) || exit 1
 mapfile -t objects < <(printf '%s\n' "${sources[@]##*/}" | sed "s|^|$work/|; s|cc$|o|")
 failed=0
 for target in "$@"; do

@@ -12,15 +12,41 @@ fuzz_needs_clang() {
   fi
 }
 
+# Sets `flags`, those of compiling and linking.
+fuzz_flags() {
+  flags=(-std=c++20 -O1 -g "$sanitizers" -fno-sanitize-recover=all -I "$root" -I "$include")
+  # shellcheck disable=SC2207
+  flags+=($(pkg-config --cflags absl_status absl_statusor absl_strings absl_str_format absl_time))
+}
+
+# fuzz_ended <status>: ends the test unless that is 0.
+fuzz_ended() {
+  [ "$1" -eq 0 ] && return
+  cat "$work/log"
+  echo "FAIL $what: it does not compile"
+  exit 1
+}
+
 # fuzz_compile <arguments of clang++...>
 fuzz_compile() {
+  local flags
+  fuzz_flags
   # shellcheck disable=SC2046
-  if ! "$clang" -std=c++20 -O1 -g "$sanitizers" -fno-sanitize-recover=all -I "$root" -I "$include" "$@" \
-    $(pkg-config --cflags --libs absl_status absl_statusor absl_strings absl_str_format absl_time) > "$work/log" 2>&1; then
-    cat "$work/log"
-    echo "FAIL $what: it does not compile"
-    exit 1
-  fi
+  "$clang" "${flags[@]}" "$@" \
+    $(pkg-config --libs absl_status absl_statusor absl_strings absl_str_format absl_time) > "$work/log" 2>&1
+  fuzz_ended $?
+}
+
+# fuzz_objects <flag> <folder> <sources...>: objects of the sources in the current folder, on all cores; a second run
+# takes them from ccache.
+fuzz_objects() {
+  local flags first=("$1" "$2")
+  fuzz_flags
+  shift 2
+  # shellcheck disable=SC2046
+  printf '%s\0' "$@" | CCACHE_NOHASHDIR=1 xargs -0 -n 1 -P "$(nproc)" \
+    $(command -v ccache) "$clang" "${flags[@]}" "${first[@]}" -c > "$work/log" 2>&1
+  fuzz_ended $?
 }
 
 # fuzz_run <program> <seconds> <corpus>: prints PASS or FAIL; returns whether nothing was found.
