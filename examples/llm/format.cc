@@ -60,4 +60,10 @@ std::string FormatSeconds(double seconds) {
   return buffer;
 }
 
+std::string Counted(int64_t count, const std::string& noun) {
+  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+}
+
+std::string OnOff(bool on) { return on ? "on" : "off"; }
+
 }  // namespace llm

@@ -17,4 +17,10 @@ std::string FormatSeconds(double seconds);
 // `value` printed with a printf format for one double; "nan" and "inf" without a sign of nan.
 std::string FormatNumber(const char* format, double value);
 
+// "1 rank", "3 ranks".
+std::string Counted(int64_t count, const std::string& noun);
+
+// "on" or "off".
+std::string OnOff(bool on);
+
 }  // namespace llm

@@ -25,6 +25,15 @@ void TellAgent(const std::string& name, const sherd::LaunchInfo& launch, const a
   if (!written.ok()) Complain(name, launch, std::string(written.message()));
 }
 
+// Says what this rank alone may know, and tells the agent. Returns the exit code.
+int FailAlone(const std::string& name, const sherd::LaunchInfo& launch, const absl::Status& why,
+              const std::string& text) {
+  std::fflush(stdout);
+  Complain(name, launch, text);
+  TellAgent(name, launch, why);
+  return kFailure;
+}
+
 // The other ranks are told why this one ends before its world is taken down.
 absl::StatusOr<int> RunOrAbort(const std::function<absl::StatusOr<int>(sherd::World&)>& body,
                                sherd::World& world) {
@@ -55,8 +64,7 @@ int RunInWorld(const std::string& name, const sherd::LaunchInfo& launch,
   try {
     absl::StatusOr<sherd::World> world = sherd::World::FromLaunch(launch, options);
     if (!world.ok()) {
-      Complain(name, launch, std::string(world.status().message()));
-      return kFailure;
+      return FailAlone(name, launch, world.status(), std::string(world.status().message()));
     }
     const absl::StatusOr<int> code = RunOrAbort(body, *world);
     if (!code.ok()) {
@@ -64,15 +72,11 @@ int RunInWorld(const std::string& name, const sherd::LaunchInfo& launch,
       return Fail(name, launch, code.status(), kFailure);
     }
     if (absl::Status left = world->Finish(); !left.ok()) {
-      Complain(name, launch, std::string(left.message()));
-      return kFailure;
+      return FailAlone(name, launch, left, std::string(left.message()));
     }
     return *code;
   } catch (const sherd::Error& error) {
-    std::fflush(stdout);
-    Complain(name, launch, error.what());
-    TellAgent(name, launch, error.status());
-    return kFailure;
+    return FailAlone(name, launch, error.status(), error.what());
   }
 }
 

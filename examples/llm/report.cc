@@ -174,6 +174,30 @@ std::string ReportHtml(const Report& report) {
   return html;
 }
 
+std::string RanksAndThreads(const sherd::LaunchInfo& launch, int64_t threads) {
+  return absl::StrCat(Counted(launch.size, "rank"), " x ", Counted(threads, "thread"));
+}
+
+Report::Facts FactsOfRun(const sherd::LaunchInfo& launch, int64_t threads, bool checkpoint,
+                         bool reshard) {
+  return {{"Ranks", RanksAndThreads(launch, threads)},
+          {"Started by", launch.launcher == sherd::Launcher::kNone
+                             ? std::string("hand, as one process")
+                             : std::string(sherd::NameOf(launch.launcher))},
+          {"Checkpointing", OnOff(checkpoint)},
+          {"Reshard after forward", OnOff(reshard)}};
+}
+
+double PerSecond(double total, const std::vector<StepRecord>& steps) {
+  double seconds = 0.0;
+  int64_t before = 0;
+  for (const StepRecord& step : steps) {
+    seconds += static_cast<double>(step.tokens - before) / step.tokens_per_second;
+    before = step.tokens;
+  }
+  return total / seconds;
+}
+
 absl::Status WriteReport(const std::string& path, const Report& report) {
   const std::string temporary = path + ".tmp";
   std::ofstream file(temporary, std::ios::binary | std::ios::trunc);

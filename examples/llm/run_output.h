@@ -30,7 +30,7 @@ class RunOutput {
   absl::Status Open(const Options& options, const sherd::LaunchInfo& launch);
   // Of a run that goes on: the last step that it keeps.
   StepRecord last() const { return steps_.empty() ? StepRecord() : steps_.back(); }
-  // Shows and writes a step. Errors: as MetricsWriter.
+  // Shows and writes a step. Errors: as MetricsWriter. REQUIRES: Open succeeded.
   absl::Status Add(const StepRecord& record);
   // Ends the lines of progress, and gives all steps away.
   std::vector<StepRecord> Close();

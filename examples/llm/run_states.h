@@ -19,7 +19,7 @@ inline constexpr int kStopped = 128 + 15;  // the exit code of a run that SIGTER
 std::string StatesFolder(const std::string& out);
 
 // The newest state of the run in `out`, as rank 0 sees it, with its step; empty and 0 where there
-// is none, or if the run does not `resume`. COLLECTIVE.
+// is none, or if the run does not `resume`. COLLECTIVE. Errors, on all ranks: those of LatestState.
 absl::StatusOr<std::pair<std::string, int64_t>> StateToResume(const std::string& out, bool resume,
                                                               sherd::World& world);
 

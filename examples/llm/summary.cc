@@ -1,6 +1,7 @@
 #include "llm/summary.h"
 
 #include <cmath>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -9,16 +10,6 @@
 
 namespace llm {
 namespace {
-
-std::string Counted(int64_t count, const std::string& noun) {
-  return absl::StrCat(count, " ", noun, count == 1 ? "" : "s");
-}
-
-std::string OnOff(bool on) { return on ? "on" : "off"; }
-
-std::string RanksAndThreads(const Options& o, const sherd::LaunchInfo& launch) {
-  return absl::StrCat(Counted(launch.size, "rank"), " x ", Counted(o.threads, "thread"));
-}
 
 // A loss in nats per byte in the unit compressors use.
 double BitsPerByte(double nats) { return nats / std::log(2.0); }
@@ -37,11 +28,7 @@ std::vector<Report::Headline> Headlines(const Dataset& data, const TrainingResul
                                         const std::vector<StepRecord>& steps,
                                         std::optional<double> bigram_loss) {
   const StepRecord& last = steps.back();
-  double seconds = 0.0;
-  for (const StepRecord& step : steps) {
-    const double tokens = static_cast<double>(last.tokens) / static_cast<double>(steps.size());
-    seconds += tokens / step.tokens_per_second;
-  }
+  const auto tokens = static_cast<double>(last.tokens);
   std::vector<Report::Headline> headlines = {
       {"Validation loss", absl::StrFormat("%.4f", r.validation_loss),
        data.bytes()
@@ -58,9 +45,8 @@ std::vector<Report::Headline> Headlines(const Dataset& data, const TrainingResul
                                          r.validation_loss < *bigram_loss ? "worse" : "better")});
   }
   headlines.insert(headlines.end(),
-                   {{"Tokens per second", FormatCount(static_cast<double>(last.tokens) / seconds),
-                     absl::StrCat(FormatCount(static_cast<double>(last.tokens)), " tokens in ",
-                                  Counted(last.step, "step"))},
+                   {{"Tokens per second", FormatCount(PerSecond(tokens, steps)),
+                     absl::StrCat(FormatCount(tokens), " tokens in ", Counted(last.step, "step"))},
                     {"Training time", FormatSeconds(last.seconds), "with validation"},
                     {"Peak memory", FormatBytes(last.peak_bytes), "of the fullest rank"}});
   return headlines;
@@ -93,29 +79,26 @@ Report::Section TrainingSection(const Options& o, const sherd::LaunchInfo& launc
 
 Report::Section RunSection(const Options& o, const sherd::LaunchInfo& launch, const Dataset& data) {
   const std::string tokens = absl::StrCat(data.bytes() ? "Bytes" : "Tokens");
-  return {"Run",
-          {{"Ranks", RanksAndThreads(o, launch)},
-           {"Started by", launch.launcher == sherd::Launcher::kNone
-                              ? std::string("hand, as one process")
-                              : std::string(sherd::NameOf(launch.launcher))},
-           {"Checkpointing", OnOff(o.checkpoint)},
-           {"Reshard after forward", OnOff(o.reshard)},
-           {"Data", absl::StrJoin(o.data, ", ")},
-           {tokens + " to learn", FormatCount(static_cast<double>(data.train_tokens()))},
-           {tokens + " to validate", FormatCount(static_cast<double>(data.validation_tokens()))},
-           {"Samples to learn", absl::StrCat(data.train().size())},
-           {"Validation samples", absl::StrCat(data.validation().size())}}};
+  Report::Facts facts = FactsOfRun(launch, o.threads, o.checkpoint, o.reshard);
+  facts.insert(
+      facts.end(),
+      {{"Data", absl::StrJoin(o.data, ", ")},
+       {tokens + " to learn", FormatCount(static_cast<double>(data.train_tokens()))},
+       {tokens + " to validate", FormatCount(static_cast<double>(data.validation_tokens()))},
+       {"Samples to learn", absl::StrCat(data.train().size())},
+       {"Validation samples", absl::StrCat(data.validation().size())}});
+  return {"Run", std::move(facts)};
 }
 
 }  // namespace
 
 std::string Announcement(const Options& o, const sherd::LaunchInfo& launch, const Dataset& data) {
   return absl::StrCat(Counted(o.layers, "block"), " of width ", o.dim, " in ",
-                      o.f64 ? "f64" : "f32", ", ", RanksAndThreads(o, launch), ", ", o.batch, " x ",
-                      o.seq, " ", data.unit(), "s a step (", Effective(o, launch), "), ",
-                      FormatCount(static_cast<double>(data.train_tokens())), " ", data.unit(),
-                      "s to learn and ", FormatCount(static_cast<double>(data.validation_tokens())),
-                      " to validate");
+                      o.f64 ? "f64" : "f32", ", ", RanksAndThreads(launch, o.threads), ", ",
+                      o.batch, " x ", o.seq, " ", data.unit(), "s a step (", Effective(o, launch),
+                      "), ", FormatCount(static_cast<double>(data.train_tokens())), " ",
+                      data.unit(), "s to learn and ",
+                      FormatCount(static_cast<double>(data.validation_tokens())), " to validate");
 }
 
 Report MakeReport(const Options& o, const sherd::LaunchInfo& launch, const Dataset& data,

@@ -16,13 +16,12 @@
 #include "llm/report.h"
 #include "llm/run_model.h"
 #include "llm/run_output.h"
-#include "llm/run_states.h"
+#include "llm/run_start.h"
 #include "llm/summary.h"
 #include "llm/training.h"
 #include "sherd/runtime/comm/agree.h"
 #include "sherd/runtime/comm/launch.h"
 #include "sherd/runtime/comm/world.h"
-#include "sherd/runtime/io/safetensors_folder.h"
 
 namespace llm {
 namespace {
@@ -58,7 +57,6 @@ absl::Status Close(const Options& o, const sherd::LaunchInfo& launch, const Data
 // them met alone.
 absl::StatusOr<int> Run(const Options& given, const sherd::LaunchInfo& launch,
                         sherd::World& world) {
-  const bool speaks = world.rank() == 0;
   const absl::StatusOr<Dataset> data = Dataset::Open(given);
   if (absl::Status status = sherd::AgreeOn(world.group(), data.status()); !status.ok()) {
     return status;
@@ -68,47 +66,21 @@ absl::StatusOr<int> Run(const Options& given, const sherd::LaunchInfo& launch,
     return status;
   }
   const Options options = given.init.empty() ? given : WithSizesOf(*config, given);
-  const auto state = StateToResume(options.out, options.resume, world);
-  if (!state.ok()) return state.status();
+  const RunPlan plan = {.out = options.out,
+                        .export_to = options.export_to,
+                        .steps = options.steps,
+                        .log_every = options.log_every,
+                        .save_every = options.save_every,
+                        .resume = options.resume,
+                        .description = Announcement(options, launch, *data)};
   RunOutput output;
-  absl::Status opened = absl::OkStatus();
-  if (speaks && !options.export_to.empty()) {
-    opened = sherd::SafetensorsFolderWriter::Check(options.export_to);
-  }
-  if (speaks && opened.ok()) {
-    opened = output.Open({.out = options.out,
-                          .steps = options.steps,
-                          .log_every = options.log_every,
-                          .resume = options.resume,
-                          .from = state->second},
-                         launch);
-  }
-  if (absl::Status status = sherd::AgreeOn(world.group(), opened); !status.ok()) return status;
-  if (speaks) {
-    std::printf("%s\n", Announcement(options, launch, *data).c_str());
-    if (!state->first.empty()) {
-      std::printf("goes on after step %lld, from %s\n", static_cast<long long>(state->second),
-                  state->first.c_str());
-    }
-    std::fflush(stdout);
-  }
-  if (options.save_every > 0) HeedStop();
-  TrainingHooks hooks;
-  if (speaks) hooks.on_step = [&](const StepRecord& record) { return output.Add(record); };
-  hooks.stop_asked = StopAsked;
-  hooks.last = output.last();
-  hooks.state = state->first;
-  const absl::StatusOr<TrainingResult> result = TrainModel(options, *config, world, *data, hooks);
+  const absl::StatusOr<TrainingHooks> hooks = BeginRun(plan, launch, world, output);
+  if (!hooks.ok()) return hooks.status();
+  const absl::StatusOr<TrainingResult> result = TrainModel(options, *config, world, *data, *hooks);
   if (!result.ok()) return result.status();
-  if (result->stopped_at) {
-    if (speaks) {
-      std::fprintf(stderr, "train: SIGTERM: saved step %lld in %s; --resume goes on from there\n",
-                   static_cast<long long>(*result->stopped_at), StatesFolder(options.out).c_str());
-    }
-    return kStopped;
-  }
+  if (result->stopped_at) return EndEarly(kName, plan, launch, *result->stopped_at);
   const absl::Status closed =
-      speaks ? Close(options, launch, *data, *result, output.Close()) : absl::OkStatus();
+      world.rank() == 0 ? Close(options, launch, *data, *result, output.Close()) : absl::OkStatus();
   if (absl::Status status = sherd::AgreeOn(world.group(), closed); !status.ok()) return status;
   return 0;
 }

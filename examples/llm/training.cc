@@ -1,7 +1,6 @@
 #include "llm/training.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <memory>
 #include <optional>
@@ -11,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "data/loader.h"
 #include "llm/evaluate.h"
+#include "llm/finite.h"
 #include "llm/generate.h"
 #include "llm/memory_peaks.h"
 #include "llm/models/pretrained.h"
@@ -35,6 +35,8 @@ namespace {
 
 using sherd::Variable;
 
+constexpr char kWhatHelps[] = "a lower --lr, a longer --warmup or --clip 1";
+
 // What a token of text is taken for when a number of bytes is asked for.
 constexpr int64_t kBytesOfToken = 4;
 
@@ -47,15 +49,6 @@ void ShardModel(TextModel& model, const sherd::Mesh& mesh, const Options& o) {
   }
   sherd::FullyShard(model, mesh);
   sherd::Initialize(model, mesh.device(), o.seed);
-}
-
-// Neither loss nor gradients of f32 recover by themselves once they overflowed.
-absl::Status CheckFinite(const sherd::StepResult& step) {
-  if (std::isfinite(step.loss) && !step.skipped) return absl::OkStatus();
-  return absl::OutOfRangeError(
-      absl::StrCat(std::isfinite(step.loss) ? "the gradient norm" : "the loss", " of step ",
-                   step.step, " is not finite: training has diverged; a lower --lr, a longer ",
-                   "--warmup or --clip 1 may help"));
 }
 
 class Trainer {
@@ -217,7 +210,7 @@ absl::Status Trainer::Run() {
     if (!window) break;
     const sherd::StepResult step = Step(*window);
     if (step.why == sherd::StepSkip::kEmpty) continue;  // no sample of it has a label
-    if (absl::Status finite = CheckFinite(step); !finite.ok()) return finite;
+    if (absl::Status finite = CheckFinite(step, kWhatHelps); !finite.ok()) return finite;
     const double seconds = step_time.Seconds();
     tokens_ += step.items;
     const std::optional<double> validation_loss = Validate(step.step);

@@ -1,18 +1,16 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "llm/dataset.h"
 #include "llm/models/model_config.h"
 #include "llm/options.h"
-#include "llm/step_record.h"
+#include "llm/run_start.h"
 #include "sherd/runtime/comm/world.h"
 
 namespace llm {
@@ -30,18 +28,6 @@ struct TrainingResult {
 
 // The most rows of a micro-batch.
 int64_t RowsOf(const Options& options, int ranks);
-
-// What a run asks of its surroundings.
-struct TrainingHooks {
-  // Called on this rank after each step, if it is set; its error ends the run on all ranks.
-  std::function<absl::Status(const StepRecord&)> on_step;
-  // Whether this rank was asked to save and end, which all do after the step; may be empty.
-  std::function<bool()> stop_asked;
-  // The last record of the run that goes on: where tokens and seconds continue.
-  StepRecord last;
-  // The folder of the state to go on from; empty: from initial values.
-  std::string state;
-};
 
 // Trains the model that `config` describes (see RunModelConfig) on `data`: builds, shards, loads,
 // steps, validates, saves, generates.
