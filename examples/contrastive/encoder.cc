@@ -10,7 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "contrastive/pooling_file.h"
 #include "contrastive/vocabulary.h"
-#include "llm/run_model.h"
+#include "llm/escape.h"
+#include "llm/tokenizer_files.h"
 #include "sherd/runtime/base/new_file.h"
 #include "sherd/runtime/io/json.h"
 
@@ -98,6 +99,13 @@ absl::StatusOr<Encoder> ReadEncoder(const Options& o) {
                  o.seq > 0 ? o.seq : std::min(most, bert->positions)};
 }
 
+// The beginning of a text, for errors.
+std::string Shown(const std::string& text) {
+  constexpr size_t kMost = 80;  // bytes
+  const bool cut = text.size() > kMost;
+  return absl::StrCat(llm::JsonString(text.substr(0, kMost)), cut ? "..." : "");
+}
+
 absl::Status WriteText(const std::string& folder, const char* name, const std::string& text) {
   const std::string path = (std::filesystem::path(folder) / name).string();
   absl::StatusOr<sherd::NewFile> file = sherd::NewFile::Create(path);
@@ -147,6 +155,7 @@ absl::StatusOr<Encoder> MakeEncoder(const Options& o, const PairSet& pairs) {
 }
 
 absl::StatusOr<std::vector<std::vector<int64_t>>> Tokenize(const Encoder& encoder,
+                                                           const std::string& file,
                                                            std::span<const std::string> texts) {
   std::vector<std::vector<int64_t>> tokens;
   tokens.reserve(texts.size());
@@ -154,9 +163,12 @@ absl::StatusOr<std::vector<std::vector<int64_t>>> Tokenize(const Encoder& encode
     const std::vector<int32_t> ids = encoder.tokenizer.Encode(text, encoder.max_tokens);
     tokens.emplace_back(ids.begin(), ids.end());
     const auto& row = tokens.back();
+    if (row.empty()) {
+      return Invalid(absl::StrCat(file, ": the text ", Shown(text), " has no tokens"));
+    }
     if (encoder.chosen_token < 0 || std::ranges::count(row, encoder.chosen_token) > 0) continue;
     return Invalid(absl::StrCat(
-        "the text '", text, "' has no ",
+        file, ": the text ", Shown(text), " has no ",
         std::string(encoder.tokenizer.Token(static_cast<int32_t>(encoder.chosen_token))),
         " among its first ", encoder.max_tokens, " tokens to be pooled"));
   }

@@ -36,8 +36,10 @@ struct Encoder {
 //   than the model's, a --pooling token that is none.
 absl::StatusOr<Encoder> MakeEncoder(const Options& options, const PairSet& pairs);
 
-// The tokens of each text. Errors: kInvalidArgument naming the text that has not the chosen token.
+// The tokens of each text of a file. Errors: kInvalidArgument naming the file and the text that has
+// not the chosen token, or no token at all.
 absl::StatusOr<std::vector<std::vector<int64_t>>> Tokenize(const Encoder& encoder,
+                                                           const std::string& file,
                                                            std::span<const std::string> texts);
 
 // What the model reads of some of the texts, padded to the longest. REQUIRES: one at least.

@@ -49,6 +49,24 @@ absl::StatusOr<Pair> PairOf(const data::JsonLine& line, Numbers& numbers) {
   return pair;
 }
 
+// Whether any document is a wrong one for any query.
+absl::Status CheckToldApart(const PairSet& set, const std::string& file) {
+  const Pair& first = set.pairs.front();
+  bool same_query = true, same_document = true;
+  for (const Pair& pair : set.pairs) {
+    if (!pair.negatives.empty()) return absl::OkStatus();
+    same_query = same_query && pair.query == first.query;
+    same_document = same_document && pair.document == first.document;
+  }
+  if (!same_query && !same_document) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(file, ": ",
+                   set.size() == 1 ? "one pair"
+                                   : absl::StrCat("all ", set.size(), " pairs have the same ",
+                                                  same_document ? "document" : "query"),
+                   " and no negatives: there is no document to tell its own from"));
+}
+
 }  // namespace
 
 int64_t PairSet::most_negatives() const {
@@ -67,12 +85,8 @@ absl::StatusOr<PairSet> ReadPairs(const std::string& file) {
     if (!pair.ok()) return pair.status();
     set.pairs.push_back(*std::move(pair));
   }
-  const int64_t first = set.pairs.front().document;
-  for (const Pair& pair : set.pairs) {
-    if (pair.document != first || !pair.negatives.empty()) return set;
-  }
-  return absl::InvalidArgumentError(absl::StrCat(
-      file, ": all ", set.size(), " pairs have the same document: there is none to tell it from"));
+  if (absl::Status told = CheckToldApart(set, file); !told.ok()) return told;
+  return set;
 }
 
 }  // namespace contrastive

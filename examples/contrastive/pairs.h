@@ -30,7 +30,8 @@ struct PairSet {
 // Errors: those of data::ReadJsonLines; kInvalidArgument naming file and line if a key is missing
 // or
 //   of a wrong type, a text is empty, or a negative is the pair's own document; kInvalidArgument
-//   naming the file if it has less than two documents, since there is nothing to tell one from.
+//   naming the file whose pairs all have the same query or document, as one pair alone, without
+//   negatives, since there is nothing to tell a document from.
 absl::StatusOr<PairSet> ReadPairs(const std::string& file);
 
 }  // namespace contrastive

@@ -1,5 +1,6 @@
 #include "contrastive/pooling_file.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
@@ -70,6 +71,11 @@ std::optional<std::string> TextAt(const JsonObject& object, const char* key) {
   return text != nullptr ? std::optional(*text) : std::nullopt;
 }
 
+// Whether a path names something below the folder it is relative to.
+bool IsInside(const fs::path& path) {
+  return !path.empty() && path.is_relative() && std::ranges::count(path, fs::path("..")) == 0;
+}
+
 // The folder of the pooling; empty where there is none.
 absl::StatusOr<std::string> PoolingFolderOf(const File& modules) {
   const absl::StatusOr<Json> json = modules.Read();
@@ -85,6 +91,11 @@ absl::StatusOr<std::string> PoolingFolderOf(const File& modules) {
       return modules.Error(absl::StrCat("[", i, "] has no \"type\" and \"path\" that are strings"));
     }
     if (absl::EndsWith(*type, ".Pooling")) {
+      if (!pooling.empty()) return modules.Error("has several modules of type Pooling");
+      if (!IsInside(*path)) {
+        return modules.Error(
+            absl::StrCat("[", i, "].path is '", *path, "', which names no folder in this one"));
+      }
       pooling = *path;
     } else if (absl::EndsWith(*type, ".Transformer") && !path->empty()) {
       return modules.Error(absl::StrCat("[", i, "].path is '", *path,
@@ -116,19 +127,25 @@ absl::StatusOr<Pooling> ReadPooling(const File& file) {
   return *found;
 }
 
-absl::StatusOr<int64_t> ReadMaxTokens(const File& file) {
+// Nothing where the file leaves it open.
+absl::StatusOr<std::optional<int64_t>> ReadMaxTokens(const File& file) {
   const absl::StatusOr<JsonObject> object = file.ReadObject();
   if (!object.ok()) return object.status();
+  std::optional<int64_t> most;
   const auto found = object->find("max_seq_length");
-  const auto* const most =
-      found != object->end() ? std::get_if<int64_t>(&found->second.value) : nullptr;
-  if (most == nullptr || *most < 1) return file.Error("\"max_seq_length\" is no positive integer");
+  if (found != object->end() && !std::holds_alternative<std::nullptr_t>(found->second.value)) {
+    const auto* const number = std::get_if<int64_t>(&found->second.value);
+    if (number == nullptr || *number < 1) {
+      return file.Error("\"max_seq_length\" is no positive integer");
+    }
+    most = *number;
+  }
   const auto lower = object->find("do_lower_case");
   const auto* const on = lower != object->end() ? std::get_if<bool>(&lower->second.value) : nullptr;
   if (on != nullptr && *on) {
     return file.Error("\"do_lower_case\" is true; the tokenizer's own is supported");
   }
-  return *most;
+  return most;
 }
 
 }  // namespace
@@ -145,7 +162,7 @@ absl::StatusOr<FolderPooling> ReadFolderPooling(const std::string& folder) {
     read.pooling = *pooling;
   }
   if (const File sentences(root / kSentences); sentences.exists()) {
-    const absl::StatusOr<int64_t> most = ReadMaxTokens(sentences);
+    const auto most = ReadMaxTokens(sentences);
     if (!most.ok()) return most.status();
     read.max_tokens = *most;
   }
@@ -158,11 +175,11 @@ std::map<std::string, std::string> FilesOfPooling(const FolderPooling& pooling, 
        {std::pair("Transformer", ""), std::pair("Pooling", kPoolingFolder),
         std::pair("Normalize", "2_Normalize")}) {
     const auto index = static_cast<int64_t>(modules.size());
-    modules.push_back(
-        Json{JsonObject{{"idx", Json{index}},
-                        {"name", Json{absl::StrCat(index)}},
-                        {"path", Json{path}},
-                        {"type", Json{absl::StrCat("sentence_transformers.models.", type)}}}});
+    modules.emplace_back().value =
+        JsonObject{{"idx", Json{index}},
+                   {"name", Json{absl::StrCat(index)}},
+                   {"path", Json{path}},
+                   {"type", Json{absl::StrCat("sentence_transformers.models.", type)}}};
   }
   JsonObject modes = {{"word_embedding_dimension", Json{width}}};
   for (const PoolingMode& mode : kModes) {

@@ -20,7 +20,8 @@ struct FolderPooling {
 //
 // Errors: what the system says of a file; kInvalidArgument naming file and field of what is
 //   malformed, of a module other than Transformer, Pooling and Normalize, of a transformer that is
-//   not in the folder itself, and of another pooling than the mean, the first or the last token.
+//   not in the folder itself, of no pooling or several, of one whose path leaves the folder, and of
+//   another one than the mean, the first or the last token.
 absl::StatusOr<FolderPooling> ReadFolderPooling(const std::string& folder);
 
 // The contents, by name, of the files that say it again, with embeddings of `width` numbers that

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <unordered_map>
 #include <vector>
 
@@ -21,10 +22,13 @@ Variable RowsOf(const Tensor& embeddings, const std::vector<int64_t>& texts) {
   return sherd::GatherRows(Variable(embeddings), Variable(ids));
 }
 
-// From 1; numbers that are none count as better.
-int64_t PlaceOf(std::span<const float> scores, size_t own) {
-  int64_t place = 0;
-  for (const float score : scores) place += score < scores[own] ? 0 : 1;
+// From 1; numbers that are none count as better. `right` are columns that do not count, of which
+// `own` is one.
+int64_t PlaceOf(std::span<const float> scores, size_t own, const std::set<size_t>& right) {
+  int64_t place = 1;
+  for (size_t i = 0; i < scores.size(); ++i) {
+    if (!(scores[i] < scores[own]) && !right.contains(i)) ++place;
+  }
   return place;
 }
 
@@ -37,11 +41,12 @@ std::map<std::string, double> Retrieval::Measures() const {
 Retrieval MeasureRetrieval(const PairSet& set, int64_t begin, int64_t end, const Tensor& embeddings,
                            sherd::ProcessGroup& group) {
   std::vector<int64_t> documents, queries;
-  std::unordered_map<int64_t, size_t> column;  // of a document
+  std::unordered_map<int64_t, size_t> column;           // of a document
+  std::unordered_map<int64_t, std::set<size_t>> right;  // columns that answer a query
   for (const Pair& pair : set.pairs) {
-    if (column.try_emplace(pair.document, documents.size()).second) {
-      documents.push_back(pair.document);
-    }
+    const auto [found, is_new] = column.try_emplace(pair.document, documents.size());
+    if (is_new) documents.push_back(pair.document);
+    right[pair.query].insert(found->second);
   }
   for (int64_t i = begin; i < end; ++i) {
     queries.push_back(set.pairs[static_cast<size_t>(i)].query);
@@ -56,7 +61,7 @@ Retrieval MeasureRetrieval(const PairSet& set, int64_t begin, int64_t end, const
       const Pair& pair = set.pairs[static_cast<size_t>(begin) + row];
       const int64_t place =
           PlaceOf(std::span(scores).subspan(row * documents.size(), documents.size()),
-                  column.at(pair.document));
+                  column.at(pair.document), right.at(pair.query));
       sums[0] += place == 1 ? 1.0 : 0.0;
       sums[1] += place <= 10 ? 1.0 : 0.0;
       sums[2] += 1.0 / static_cast<double>(place);

@@ -24,7 +24,8 @@ struct Retrieval {
 // Ranks, for the query of each pair, all documents of the set by their product with it.
 //
 // A place counts the other documents that score as much or more, so that embeddings that are all
-// alike find nothing; the same document in several pairs is one. `begin` and `end` are this rank's
+// alike find nothing; the same document in several pairs is one, and documents of other pairs with
+// the same query are not counted: they answer it too. `begin` and `end` are this rank's
 // pairs, which all ranks' together are each pair of the set once; the result is the same on all.
 // Shapes: embeddings [texts of the set, C], of length 1 for cosines; scores are f32. COLLECTIVE.
 // Memory: [own pairs, documents] scores.

@@ -10,16 +10,16 @@
 namespace contrastive {
 namespace {
 
+using llm::Counted;
 using llm::FormatBytes;
 using llm::FormatCount;
 using llm::FormatSeconds;
+using llm::OnOff;
 using llm::Report;
 
 const llm::BertConfig& SizesOf(const Encoder& encoder) {
   return std::get<llm::BertConfig>(encoder.config.sizes);
 }
-
-std::string OnOff(bool on) { return on ? "on" : "off"; }
 
 std::string PoolingName(const Options& o, const Encoder& encoder) {
   if (encoder.chosen_token >= 0) return "the token " + o.pooling;
@@ -45,20 +45,16 @@ std::vector<Report::Headline> Headlines(const Options& o, const TrainingResult& 
   const llm::StepRecord& last = steps.back();
   const Retrieval* const before = r.before ? &r.before->retrieval : nullptr;
   const Retrieval& after = r.after.retrieval;
-  double seconds = 0.0;
-  for (const llm::StepRecord& step : steps) {
-    const double tokens = static_cast<double>(last.tokens) / static_cast<double>(steps.size());
-    seconds += tokens / step.tokens_per_second;
-  }
   const auto was = [&](double Retrieval::*figure) {
     return before != nullptr ? &(before->*figure) : nullptr;
   };
   return {Headline("Recall@1", after.recall_1, was(&Retrieval::recall_1)),
           Headline("Recall@10", after.recall_10, was(&Retrieval::recall_10)),
           Headline("MRR", after.mrr, was(&Retrieval::mrr)),
-          {"Pairs per second", FormatCount(static_cast<double>(o.batch * last.step) / seconds),
-           absl::StrCat(FormatCount(static_cast<double>(last.tokens)), " tokens in ", last.step,
-                        " steps")},
+          {"Pairs per second",
+           FormatCount(llm::PerSecond(static_cast<double>(o.batch * last.step), steps)),
+           absl::StrCat(FormatCount(static_cast<double>(last.tokens)), " tokens in ",
+                        Counted(last.step, "step"))},
           {"Training time", FormatSeconds(last.seconds), "with measures on held-out pairs"},
           {"Peak memory", FormatBytes(last.peak_bytes), "of the fullest rank"}};
 }
@@ -87,7 +83,7 @@ Report::Section TrainingSection(const Options& o) {
            {"Symmetric", OnOff(o.symmetric)},
            {"Losses divided by", "the window's pairs on all ranks (kWindow)"},
            {"Learning rate", absl::StrCat(o.lr, " falling to ", o.min_lr)},
-           {"Warm-up", absl::StrCat(o.warmup, " steps")},
+           {"Warm-up", Counted(o.warmup, "step")},
            {"Weight decay", absl::StrCat(o.weight_decay)},
            {"Clipping", o.clip > 0 ? absl::StrCat("norm of ", o.clip) : "off"},
            {"Seed", absl::StrCat(o.seed)}}};
@@ -95,15 +91,10 @@ Report::Section TrainingSection(const Options& o) {
 
 Report::Section RunSection(const Options& o, const sherd::LaunchInfo& launch, const Data& pairs,
                            const Data& held_out) {
-  return {"Run",
-          {{"Ranks", absl::StrCat(launch.size, " x ", o.threads, " threads")},
-           {"Started by", launch.launcher == sherd::Launcher::kNone
-                              ? std::string("hand, as one process")
-                              : std::string(sherd::NameOf(launch.launcher))},
-           {"Checkpointing", OnOff(o.checkpoint)},
-           {"Reshard after forward", OnOff(o.reshard)},
-           {"Pairs to learn", absl::StrCat(pairs.set.size(), " of ", o.pairs)},
-           {"Pairs held out", absl::StrCat(held_out.set.size(), " of ", o.held_out)}}};
+  llm::Report::Facts facts = llm::FactsOfRun(launch, o.threads, o.checkpoint, o.reshard);
+  facts.emplace_back("Pairs to learn", absl::StrCat(pairs.set.size(), " of ", o.pairs));
+  facts.emplace_back("Pairs held out", absl::StrCat(held_out.set.size(), " of ", o.held_out));
+  return {"Run", std::move(facts)};
 }
 
 }  // namespace
@@ -111,11 +102,10 @@ Report::Section RunSection(const Options& o, const sherd::LaunchInfo& launch, co
 std::string Announcement(const Options& o, const sherd::LaunchInfo& launch, const Encoder& encoder,
                          const Data& pairs, const Data& held_out) {
   const llm::BertConfig& sizes = SizesOf(encoder);
-  return absl::StrCat(sizes.layers, " layers of width ", sizes.dim, ", ", launch.size,
-                      launch.size == 1 ? " rank" : " ranks", ", ", o.batch, " pairs a step in ",
-                      o.calls, o.calls == 1 ? " call" : " calls", " a rank",
-                      o.cached ? ", cached" : "", ", ", pairs.set.size(), " pairs to learn and ",
-                      held_out.set.size(), " held out");
+  return absl::StrCat(Counted(sizes.layers, "layer"), " of width ", sizes.dim, ", ",
+                      Counted(launch.size, "rank"), ", ", o.batch, " pairs a step in ",
+                      Counted(o.calls, "call"), " a rank", o.cached ? ", cached" : "", ", ",
+                      pairs.set.size(), " pairs to learn and ", held_out.set.size(), " held out");
 }
 
 std::string ResultText(const TrainingResult& result) {

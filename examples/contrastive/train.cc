@@ -1,12 +1,13 @@
 // Trains a text encoder on pairs, sharded over the ranks of a launch: see README.md.
 
+#include <algorithm>
 #include <cstdio>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "contrastive/encoder.h"
 #include "contrastive/options.h"
 #include "contrastive/pairs.h"
@@ -15,11 +16,10 @@
 #include "llm/program.h"
 #include "llm/report.h"
 #include "llm/run_output.h"
-#include "llm/run_states.h"
+#include "llm/run_start.h"
 #include "sherd/runtime/comm/agree.h"
 #include "sherd/runtime/comm/launch.h"
 #include "sherd/runtime/comm/world.h"
-#include "sherd/runtime/io/safetensors_folder.h"
 
 namespace contrastive {
 namespace {
@@ -33,20 +33,38 @@ struct Inputs {
   Data held_out;
 };
 
-absl::StatusOr<Inputs> ReadInputs(const Options& o) {
+// Errors: those of the parts, naming what is wrong before anything is made.
+absl::StatusOr<Inputs> ReadInputs(const Options& o, int ranks) {
   auto pairs = ReadPairs(o.pairs);
   if (!pairs.ok()) return pairs.status();
   auto held_out = ReadPairs(o.held_out);
   if (!held_out.ok()) return held_out.status();
+  if (absl::Status fits = CheckRun(o, *pairs, *held_out, ranks); !fits.ok()) return fits;
   auto encoder = MakeEncoder(o, *pairs);
   if (!encoder.ok()) return encoder.status();
-  auto pair_tokens = Tokenize(*encoder, pairs->texts);
+  auto pair_tokens = Tokenize(*encoder, o.pairs, pairs->texts);
   if (!pair_tokens.ok()) return pair_tokens.status();
-  auto held_out_tokens = Tokenize(*encoder, held_out->texts);
+  auto held_out_tokens = Tokenize(*encoder, o.held_out, held_out->texts);
   if (!held_out_tokens.ok()) return held_out_tokens.status();
   return Inputs{*std::move(encoder),
                 {*std::move(pairs), *std::move(pair_tokens)},
                 {*std::move(held_out), *std::move(held_out_tokens)}};
+}
+
+// Whether all ranks have read the same, since hosts may have files of their own. COLLECTIVE.
+// Errors, on all ranks: kInvalidArgument naming file and rank.
+absl::Status CheckAlike(const Options& o, const Inputs& inputs, sherd::World& world) {
+  for (const auto& [file, data] :
+       {std::pair(&o.pairs, &inputs.pairs), std::pair(&o.held_out, &inputs.held_out)}) {
+    const std::vector<std::string> read =
+        sherd::GatherTexts(world.group(), absl::StrCat(FingerprintOf(*data)));
+    const auto other = std::ranges::find_if(read, [&](const auto& r) { return r != read[0]; });
+    if (other == read.end()) continue;
+    return absl::InvalidArgumentError(absl::StrCat("rank ", other - read.begin(),
+                                                   " has other pairs in ", *file,
+                                                   ", or other tokens for them, than rank 0"));
+  }
+  return absl::OkStatus();
 }
 
 // Writes the report and prints the last lines, which scripts read.
@@ -65,50 +83,25 @@ absl::Status Close(const Options& o, const sherd::LaunchInfo& launch, const Inpu
 // All that needs every rank. Returns the exit code, or what all ranks agree on; throws what one of
 // them met alone.
 absl::StatusOr<int> Run(const Options& o, const sherd::LaunchInfo& launch, sherd::World& world) {
-  const bool speaks = world.rank() == 0;
-  const absl::StatusOr<Inputs> inputs = ReadInputs(o);
+  const absl::StatusOr<Inputs> inputs = ReadInputs(o, world.size());
   if (absl::Status read = sherd::AgreeOn(world.group(), inputs.status()); !read.ok()) return read;
-  const auto state = llm::StateToResume(o.out, o.resume, world);
-  if (!state.ok()) return state.status();
+  if (absl::Status alike = CheckAlike(o, *inputs, world); !alike.ok()) return alike;
+  const llm::RunPlan plan = {
+      .out = o.out,
+      .export_to = o.export_to,
+      .steps = o.steps,
+      .log_every = o.log_every,
+      .save_every = o.save_every,
+      .resume = o.resume,
+      .description = Announcement(o, launch, inputs->encoder, inputs->pairs, inputs->held_out)};
   llm::RunOutput output;
-  absl::Status opened = absl::OkStatus();
-  if (speaks && !o.export_to.empty()) opened = sherd::SafetensorsFolderWriter::Check(o.export_to);
-  if (speaks && opened.ok()) {
-    opened = output.Open({.out = o.out,
-                          .steps = o.steps,
-                          .log_every = o.log_every,
-                          .resume = o.resume,
-                          .from = state->second},
-                         launch);
-  }
-  if (absl::Status status = sherd::AgreeOn(world.group(), opened); !status.ok()) return status;
-  if (speaks) {
-    std::printf("%s\n",
-                Announcement(o, launch, inputs->encoder, inputs->pairs, inputs->held_out).c_str());
-    if (!state->first.empty()) {
-      std::printf("goes on after step %lld, from %s\n", static_cast<long long>(state->second),
-                  state->first.c_str());
-    }
-    std::fflush(stdout);
-  }
-  if (o.save_every > 0) llm::HeedStop();
-  TrainingHooks hooks;
-  if (speaks) hooks.on_step = [&](const llm::StepRecord& record) { return output.Add(record); };
-  hooks.stop_asked = llm::StopAsked;
-  hooks.last = output.last();
-  hooks.state = state->first;
-  const auto result = Train(o, inputs->encoder, world, inputs->pairs, inputs->held_out, hooks);
+  const auto hooks = llm::BeginRun(plan, launch, world, output);
+  if (!hooks.ok()) return hooks.status();
+  const auto result = Train(o, inputs->encoder, world, inputs->pairs, inputs->held_out, *hooks);
   if (!result.ok()) return result.status();
-  if (result->stopped_at) {
-    if (speaks) {
-      std::fprintf(stderr, "%s: SIGTERM: saved step %lld in %s; --resume goes on from there\n",
-                   kName, static_cast<long long>(*result->stopped_at),
-                   llm::StatesFolder(o.out).c_str());
-    }
-    return llm::kStopped;
-  }
+  if (result->stopped_at) return llm::EndEarly(kName, plan, launch, *result->stopped_at);
   const absl::Status closed =
-      speaks ? Close(o, launch, *inputs, *result, output.Close()) : absl::OkStatus();
+      world.rank() == 0 ? Close(o, launch, *inputs, *result, output.Close()) : absl::OkStatus();
   if (absl::Status status = sherd::AgreeOn(world.group(), closed); !status.ok()) return status;
   return 0;
 }

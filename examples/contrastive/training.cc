@@ -1,16 +1,18 @@
 #include "contrastive/training.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <memory>
 #include <span>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "contrastive/batch.h"
 #include "contrastive/held_out.h"
 #include "data/order.h"
+#include "llm/finite.h"
+#include "llm/format.h"
 #include "llm/memory_peaks.h"
 #include "llm/models/pretrained.h"
 #include "llm/run_model.h"
@@ -26,6 +28,7 @@
 #include "sherd/checkpoint/checkpoint.h"
 #include "sherd/runtime/comm/agree.h"
 #include "sherd/runtime/core/allocator.h"
+#include "sherd/runtime/core/random.h"
 #include "sherd/shard/cached_step.h"
 #include "sherd/shard/fully_shard.h"
 #include "sherd/shard/ranking_loss.h"
@@ -35,6 +38,9 @@ namespace contrastive {
 namespace {
 
 using sherd::Variable;
+
+constexpr char kWhatHelps[] = "a lower --lr, a longer --warmup or a higher --temperature";
+constexpr char kTrainedWith[] = "trained with";  // the entry of a state
 
 sherd::RankingOptions RankingOf(const Options& o) {
   // The encoder's own embeddings have length 1.
@@ -59,14 +65,6 @@ void ShardModel(llm::TextModel& model, const sherd::Mesh& mesh, const Options& o
   sherd::Initialize(model, mesh.device(), o.seed);
 }
 
-absl::Status CheckFinite(const sherd::StepResult& step) {
-  if (std::isfinite(step.loss) && !step.skipped) return absl::OkStatus();
-  return absl::OutOfRangeError(
-      absl::StrCat(std::isfinite(step.loss) ? "the gradient norm" : "the loss", " of step ",
-                   step.step, " is not finite: training has diverged; a lower --lr, a longer ",
-                   "--warmup or a higher --temperature may help"));
-}
-
 // Tokens of the texts of some pairs.
 int64_t TokensOf(const Data& data, std::span<const int64_t> which) {
   size_t tokens = 0;
@@ -80,25 +78,16 @@ int64_t TokensOf(const Data& data, std::span<const int64_t> which) {
   return static_cast<int64_t>(tokens);
 }
 
-// The same on all ranks.
-absl::Status CheckBatch(const Options& o, const PairSet& set, int ranks) {
-  if (o.batch > set.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--batch ", o.batch, " is more than the ", set.size(), " pairs of ", o.pairs));
-  }
-  // The shortest part has batch / ranks pairs, of two texts at least.
-  if (o.batch / ranks * 2 < o.calls) {
-    return absl::InvalidArgumentError(absl::StrCat("--batch ", o.batch, " on ", ranks,
-                                                   " ranks leaves a rank ", o.batch / ranks,
-                                                   " pairs, too few for --calls ", o.calls));
-  }
-  return absl::OkStatus();
+// What a state says of the data and the encoder it was trained with, beside its weights.
+std::string TrainedWith(const Encoder& encoder, const Data& pairs) {
+  return absl::StrFormat("%016x, pooling %d of token %d", FingerprintOf(pairs),
+                         static_cast<int>(encoder.head().pooling), encoder.chosen_token);
 }
 
 class Trainer {
  public:
   Trainer(const Options& options, const Encoder& encoder, sherd::World& world, const Data& pairs,
-          const Data& held_out, const TrainingHooks& hooks);
+          const Data& held_out, const llm::TrainingHooks& hooks);
 
   // Takes up the state that the hooks name, or the weights of --init.
   absl::Status Begin();
@@ -125,7 +114,7 @@ class Trainer {
   sherd::World& world_;
   const Data& pairs_;
   const Data& held_out_;
-  const TrainingHooks& hooks_;
+  const llm::TrainingHooks& hooks_;
   const sherd::Device& device_;
   const sherd::Schedule schedule_;
   const data::Order order_;
@@ -141,7 +130,7 @@ class Trainer {
 };
 
 Trainer::Trainer(const Options& o, const Encoder& encoder, sherd::World& world, const Data& pairs,
-                 const Data& held_out, const TrainingHooks& hooks)
+                 const Data& held_out, const llm::TrainingHooks& hooks)
     : options_(o),
       encoder_(encoder),
       world_(world),
@@ -177,6 +166,12 @@ absl::Status Trainer::Begin() {
   if (!at.ok()) {
     return absl::Status(at.status().code(), absl::StrCat("state ", hooks_.state, ": ",
                                                          std::string(at.status().message())));
+  }
+  if (state.entries[kTrainedWith] != TrainedWith(encoder_, pairs_)) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "state ", hooks_.state, " is of other pairs than ", options_.pairs, ", or of other tokens ",
+        "or another pooling of them: --pairs, --init, --vocab, --seq and --pooling stay as they ",
+        "were"));
   }
   at_ = *at;
   steps_ = state.step;
@@ -241,6 +236,7 @@ sherd::TrainingState Trainer::StateAfter(int64_t step) {
           .optimizer = &*optimizer_,
           .step = step,
           .entries = {{"order", order_.Save(at_)},
+                      {kTrainedWith, TrainedWith(encoder_, pairs_)},
                       {llm::kConfigEntry, ConfigText(encoder_.config, sizes.dtype)}}};
 }
 
@@ -292,7 +288,7 @@ absl::Status Trainer::Run() {
     auto window = accumulation.Next(loader, count);
     if (!window) break;
     const sherd::StepResult step = Step(*window);
-    if (absl::Status finite = CheckFinite(step); !finite.ok()) return finite;
+    if (absl::Status finite = llm::CheckFinite(step, kWhatHelps); !finite.ok()) return finite;
     tokens_ += step_tokens_;
     const absl::StatusOr<bool> ends = Report(step, step_time.Seconds(), run.Seconds());
     if (!ends.ok()) return ends.status();
@@ -324,10 +320,45 @@ TrainingResult Trainer::Finish() {
 
 }  // namespace
 
+absl::Status CheckRun(const Options& o, const PairSet& pairs, const PairSet& held_out, int ranks) {
+  if (o.batch > pairs.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("--batch ", o.batch, " is more than the ",
+                                                   pairs.size(), " pairs of ", o.pairs));
+  }
+  // The shortest part has batch / ranks pairs, of two texts at least.
+  if (o.batch / ranks * 2 < o.calls) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--batch ", o.batch, " on ", llm::Counted(ranks, "rank"), " leaves a rank ",
+                     llm::Counted(o.batch / ranks, "pair"), ", too few for --calls ", o.calls));
+  }
+  if (o.symmetric && held_out.size() == 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        o.held_out, " has one pair: with --symmetric on there is no query to tell its own from"));
+  }
+  return absl::OkStatus();
+}
+
+uint64_t FingerprintOf(const Data& data) {
+  uint64_t hash = 0;
+  const auto add = [&hash](auto number) {
+    hash = sherd::Mix64(hash, static_cast<uint64_t>(number));
+  };
+  for (const Pair& pair : data.set.pairs) {
+    add(pair.query);
+    add(pair.document);
+    add(pair.negatives.size());
+    for (const int64_t text : pair.negatives) add(text);
+  }
+  for (const std::vector<int64_t>& text : data.tokens) {
+    add(text.size());
+    for (const int64_t token : text) add(token);
+  }
+  return hash;
+}
+
 absl::StatusOr<TrainingResult> Train(const Options& options, const Encoder& encoder,
                                      sherd::World& world, const Data& pairs, const Data& held_out,
-                                     const TrainingHooks& hooks) {
-  if (absl::Status good = CheckBatch(options, pairs.set, world.size()); !good.ok()) return good;
+                                     const llm::TrainingHooks& hooks) {
   Trainer trainer(options, encoder, world, pairs, held_out, hooks);
   if (absl::Status status = trainer.Begin(); !status.ok()) return status;
   if (absl::Status status = trainer.Run(); !status.ok()) return status;

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,7 +12,7 @@
 #include "contrastive/options.h"
 #include "contrastive/pairs.h"
 #include "contrastive/retrieval.h"
-#include "llm/step_record.h"
+#include "llm/run_start.h"
 #include "sherd/runtime/comm/world.h"
 
 namespace contrastive {
@@ -39,22 +38,25 @@ struct TrainingResult {
   std::vector<std::pair<std::string, int64_t>> memory;  // this rank's peak bytes by category
 };
 
-// What a run asks of its surroundings; see llm::TrainingHooks.
-struct TrainingHooks {
-  std::function<absl::Status(const llm::StepRecord&)> on_step;
-  std::function<bool()> stop_asked;
-  llm::StepRecord last;
-  std::string state;
-};
+// Whether the options fit the data and so many ranks. Errors: kInvalidArgument for a --batch that
+// is more than the pairs, or too small for the ranks' calls; naming the file of one held-out pair
+// whose query is told from none with --symmetric.
+absl::Status CheckRun(const Options& options, const PairSet& pairs, const PairSet& held_out,
+                      int ranks);
+
+// A number that follows from the pairs and the tokens of their texts: two runs that train on the
+// same have the same.
+uint64_t FingerprintOf(const Data& data);
 
 // Trains the encoder to rank the document of each pair above those of all other pairs of its step,
 // on all ranks, and measures it before, on the way and after.
 //
-// COLLECTIVE. Errors: kInvalidArgument for a --batch that is more than the pairs, or too small for
-//   the ranks' calls; kOutOfRange when loss or gradients are no longer finite; those of
-//   LoadWeights, LoadState, StateSaver and SavePretrained; sherd::Error of the library.
+// COLLECTIVE. Errors, on all ranks: kOutOfRange when loss or gradients are no longer finite;
+//   kFailedPrecondition naming the state that is of other pairs, tokens or pooling; those of
+//   LoadWeights, LoadState, StateSaver and SavePretrained; sherd::Error of the library. REQUIRES:
+//   CheckRun has no error.
 absl::StatusOr<TrainingResult> Train(const Options& options, const Encoder& encoder,
                                      sherd::World& world, const Data& pairs, const Data& held_out,
-                                     const TrainingHooks& hooks);
+                                     const llm::TrainingHooks& hooks);
 
 }  // namespace contrastive

@@ -7,6 +7,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -83,6 +84,25 @@ def check_learns(runs):
         expect(abs(values[0] - result[name][1]) < 2e-4, "%s is %s, and was %s" % (name, values[0], result[name][1]))
 
 
+def tensors(folder):
+    """The bytes of each tensor of a model.safetensors."""
+    with open(os.path.join(folder, "model.safetensors"), "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        data = file.read()
+    return {name: data[slice(*info["data_offsets"])] for name, info in header.items() if name != "__metadata__"}
+
+
+def check_unused(runs):
+    """What embeddings do not use stays as the folder has it, and all else is trained"""
+    train(runs, "used0", *SMALL, "--steps", "1", "--export", runs.path("unused0"))
+    train(runs, "used1", "--init", runs.path("unused0"), "--batch", "16", "--steps", "3", "--lr", "1e-2", "--export",
+          runs.path("unused1"), launcher=mpirun(2))
+    before, after = tensors(runs.path("unused0")), tensors(runs.path("unused1"))
+    same = {name for name in before if before[name] == after[name]}
+    expect(before.keys() == after.keys() and same == {name for name in before if ".pooler." in "." + name} and same,
+           "unchanged are %s" % sorted(same))
+
+
 def check_exact(runs):
     """What is logged does not depend on ranks, calls, checkpoints or whether calls are cached"""
     whole = ["--calls", "1"]
@@ -124,6 +144,28 @@ def check_resume(runs):
     expect(len(read_metrics(runs.path("cut"))) == 150, "not 150 steps")
 
 
+def check_resumed_otherwise(runs):
+    """A run goes on with other ranks and to the same numbers, and not with other pairs, tokens or pooling"""
+    flags = [*EXACT, "--calls", "1", "--save_every", "3"]
+    whole, _ = train(runs, "six", *flags)
+    state = "state %s/states/step-00000006 is of " % runs.path("six")
+    for change, part in ((["--steps", "5"], "step 6, and --steps 5 ends before it"),
+                         (["--pairs", pairs(runs, "others.jsonl", 400, 9)], "other pairs than %s/others" % runs.folder),
+                         (["--pooling", "first"], "other pairs than %s/learn0" % runs.folder)):
+        words = ["--pairs", runs.path("learn0.jsonl"), "--held_out", runs.path("held_out.jsonl"), *flags, *change]
+        chosen = dict(zip(words[::2], words[1::2]))  # the last one of each
+        code, _, err = runs.run(["--out", runs.path("six"), "--resume", *(w for pair in chosen.items() for w in pair)])
+        expect(code == 1 and state + part in err, "%s: %d: %s" % (change, code, err))
+        expect(read_metrics(runs.path("six")) == whole, "the metrics changed")
+    shutil.rmtree(runs.path("six/states/step-00000006"))
+    again, out = train(runs, "six", *flags, "--resume", launcher=mpirun(3))
+    expect("goes on after step 3" in out, out)
+    for a, b in zip(whole, again):
+        apart = max(abs(a[k] - b[k]) / abs(a[k]) for k in ("loss", "gradient_norm", "tokens"))
+        expect(apart < 1e-10, "step %d: %.1e apart" % (a["step"], apart))
+    expect(len(again) == 6, "%d steps" % len(again))
+
+
 def check_chosen_token(runs):
     """A token that stands in every text can be pooled, and a text without it is named"""
     learn = runs.file("masked.jsonl", "".join(
@@ -138,20 +180,42 @@ def check_chosen_token(runs):
 def check_errors(runs):
     """What does not fit is said before anything is trained, once"""
     good = pairs(runs, "good.jsonl", 30, 1)
+    one = runs.file("one.jsonl", json.dumps({"query": "word", "document": "wort", "negatives": ["wart"]}) + "\n")
     for flags, part in ((["--batch", "31"], "--batch 31 is more than the 30 pairs of"),
-                        (["--batch", "2", "--calls", "3"], "leaves a rank 1 pairs, too few for --calls 3"),
+                        (["--batch", "2", "--calls", "3"], "leaves a rank 1 pair, too few for --calls 3"),
+                        (["--symmetric", "on", "--held_out", one], "one.jsonl has one pair"),
                         (["--pooling", "[NONE]"], "a token of the vocabulary, not '[NONE]'"),
+                        (["--pooling", "wordab"], "good.jsonl: the text \"wor"),
                         (["--seq", "2"], "raise --seq"),
                         (["--init", runs.folder], "config.json")):
-        code, _, err = runs.run(["--pairs", good, "--held_out", good, "--out", runs.path("bad"), *flags], mpirun(2))
+        chosen = {"--pairs": good, "--held_out": good, "--out": runs.path("bad"), "--batch": "16",
+                  **dict(zip(flags[::2], flags[1::2]))}
+        code, _, err = runs.run([word for flag in chosen.items() for word in flag], mpirun(2))
         said = [line for line in err.splitlines() if line.startswith("train: ")]
         expect(code == 1 and len(said) == 1 and part in said[0], "%s: %d: %s" % (flags, code, err))
-        if "--batch" not in flags:
-            expect(not os.path.exists(runs.path("bad")), "a folder was made")
-        else:
-            for name in os.listdir(runs.path("bad")):
-                os.unlink(runs.path(os.path.join("bad", name)))
-            os.rmdir(runs.path("bad"))
+        expect(not os.path.exists(runs.path("bad")), "a folder was made")
+
+
+def check_other_files(runs):
+    """Ranks whose files differ are told, with the file"""
+    ours, theirs = pairs(runs, "ours.jsonl", 30, 1), pairs(runs, "theirs.jsonl", 30, 2)
+    held_out = pairs(runs, "held_out.jsonl", 60, 2)
+    for second, named in (((theirs, held_out), "ours.jsonl"), ((ours, theirs), "held_out.jsonl")):
+        of_rank = [["--pairs", files[0], "--held_out", files[1], "--out", runs.path("apart"), *SMALL]
+                   for files in ((ours, held_out), second)]
+        code, _, err = runs.run([*of_rank[0], ":", "-np", "1", runs.program, *of_rank[1]], mpirun(1))
+        said = [line for line in err.splitlines() if line.startswith("train")]
+        expect(code == 1 and len(said) == 1 and "rank 1 has other pairs in" in said[0] and named in said[0], err)
+        expect(not os.path.exists(runs.path("apart")), "a folder was made")
+
+
+def check_diverged(runs):
+    """A loss that is no number ends the run on all ranks, and says so once"""
+    good = pairs(runs, "good.jsonl", 30, 1)
+    code, _, err = runs.run(["--pairs", good, "--held_out", good, "--out", runs.path("diverged"), *SMALL,
+                             "--temperature", "1e-300"], mpirun(2))
+    said = [line for line in err.splitlines() if line.startswith("train")]
+    expect(code == 1 and len(said) == 1 and "the loss of step 1 is not finite" in said[0], "%d: %s" % (code, err))
 
 
 def check_make_pairs(runs):
@@ -183,4 +247,5 @@ def check_make_pairs(runs):
 
 
 if __name__ == "__main__":
-    main([check_learns, check_exact, check_resume, check_chosen_token, check_errors, check_make_pairs])
+    main([check_learns, check_unused, check_exact, check_resume, check_resumed_otherwise, check_chosen_token,
+          check_errors, check_other_files, check_diverged, check_make_pairs])

@@ -9,11 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "contrastive/batch.h"
 #include "contrastive/options.h"
 #include "contrastive/pairs.h"
 #include "contrastive/pooling_file.h"
 #include "contrastive/retrieval.h"
+#include "contrastive/training.h"
 #include "contrastive/vocabulary.h"
 #include "tests/support/ranks.h"
 
@@ -67,8 +69,18 @@ TEST(ReadPairs, ErrorsNameFileAndLine) {
             ":2: \"negatives\"[0] is empty");
   EXPECT_EQ(error(R"({"query": "b", "document": "B", "negatives": ["C", "B"]})"),
             ":2: \"negatives\"[1] is the pair's own document");
-  EXPECT_EQ(error(R"({"query": "b", "document": "A"})"),
-            ": all 2 pairs have the same document: there is none to tell it from");
+  EXPECT_EQ(
+      error(R"({"query": "b", "document": "A"})"),
+      ": all 2 pairs have the same document and no negatives: there is no document to tell its "
+      "own from");
+  EXPECT_EQ(
+      error(R"({"query": "a", "document": "B"})"),
+      ": all 2 pairs have the same query and no negatives: there is no document to tell its own "
+      "from");
+  EXPECT_EQ(error(""), ": one pair and no negatives: there is no document to tell its own from");
+  EXPECT_TRUE(
+      ReadPairs(Write("told.jsonl", R"({"query": "a", "document": "A", "negatives": ["B"]})"))
+          .ok());
 }
 
 // Every row of every call stands for the text of a pair, with a number of its own for dropout, and
@@ -143,17 +155,41 @@ TEST(MeasureRetrieval, CountsThePlacesOfDocuments) {
   }
 }
 
+// Two documents answer one query: neither stands in the other's way, and a wrong one in both of
+// theirs.
+TEST(MeasureRetrieval, DocumentsOfOneQueryDoNotCompete) {
+  PairSet set;
+  set.texts = {"q", "d0", "d1", "p", "e"};
+  set.pairs = {{0, 1, {}}, {0, 2, {}}, {3, 4, {}}};
+  sherd::testing::RunRanks(2, [&](sherd::World& world) {
+    const auto measure = [&](float wrong) {
+      const std::vector<float> rows = {1, 0, 0.9F, 0, 0.5F, 0, 0, 1, wrong, 1};
+      return MeasureRetrieval(set, world.rank() == 0 ? 0 : 1, world.rank() == 0 ? 1 : 3,
+                              Tensor::FromHost<float>(world.device(), rows, {5, 2}), world.group());
+    };
+    const Retrieval apart = measure(0.0F);
+    EXPECT_DOUBLE_EQ(apart.recall_1, 1.0);
+    EXPECT_DOUBLE_EQ(apart.mrr, 1.0);
+    // Between both, so that the second comes behind it alone.
+    const Retrieval between = measure(0.7F);
+    EXPECT_DOUBLE_EQ(between.recall_1, 2.0 / 3);
+    EXPECT_DOUBLE_EQ(between.mrr, (1.0 + 0.5 + 1.0) / 3);
+  });
+}
+
 TEST(MeasureRetrieval, TenthIsTheLastThatCounts) {
   PairSet set;
   std::vector<float> rows = {1, 0};
   set.texts = {"q"};
   for (int64_t i = 0; i < 11; ++i) {
-    set.pairs.push_back({0, i + 1, {}});
+    set.pairs.push_back({12 + i, i + 1, {}});
     set.texts.push_back("d");
     rows.insert(rows.end(), {1.0F - 0.01F * static_cast<float>(i), 0.0F});
   }
+  // Queries that are alike, and yet not one.
+  for (int i = 0; i < 11; ++i) rows.insert(rows.end(), {1, 0});
   sherd::testing::RunRanks(1, [&](sherd::World& world) {
-    const Tensor embeddings = Tensor::FromHost<float>(world.device(), rows, {12, 2});
+    const Tensor embeddings = Tensor::FromHost<float>(world.device(), rows, {23, 2});
     const Retrieval r = MeasureRetrieval(set, 0, 11, embeddings, world.group());
     EXPECT_DOUBLE_EQ(r.recall_1, 1.0 / 11);
     EXPECT_DOUBLE_EQ(r.recall_10, 10.0 / 11);
@@ -194,6 +230,13 @@ TEST(ReadFolderPooling, ReadsWhatItWrites) {
     EXPECT_EQ(read->pooling, pooling);
     EXPECT_EQ(read->max_tokens, 48);
   }
+  // What does not say how many tokens leaves it to the model.
+  for (const char* none : {"{}", R"({"max_seq_length": null})"}) {
+    const fs::path file = Write("open/sentence_bert_config.json", none);
+    const auto open = ReadFolderPooling(file.parent_path());
+    ASSERT_TRUE(open.ok()) << open.status();
+    EXPECT_FALSE(open->max_tokens.has_value());
+  }
   const auto plain = ReadFolderPooling(fs::path(Write("plain/x", "")).parent_path());
   ASSERT_TRUE(plain.ok());
   EXPECT_FALSE(plain->pooling.has_value());
@@ -218,6 +261,15 @@ TEST(ReadFolderPooling, ErrorsNameWhatIsNotSupported) {
   EXPECT_EQ(error(both, R"({"pooling_mode_cls_token": true})"), "");
   EXPECT_TRUE(contains(error("{}", "{}"), "modules.json: is an object, not an array"));
   EXPECT_TRUE(contains(error("[" + transformer + "]", "{}"), "has no module of type Pooling"));
+  for (const char* path : {"", "..", "1_Pooling/../..", "/etc"}) {
+    const std::string pooling = absl::StrCat(R"({"type": "m.Pooling", "path": ")", path, "\"}");
+    EXPECT_TRUE(contains(error("[" + transformer + ", " + pooling + "]", "{}"),
+                         absl::StrCat("[1].path is '", path, "', which names no folder in this")));
+  }
+  EXPECT_TRUE(contains(error("[" + transformer + R"(, {"type": "m.Pooling", "path": "1_Pooling"},
+                             {"type": "m.Pooling", "path": "2_Pooling"}])",
+                             "{}"),
+                       "has several modules of type Pooling"));
   EXPECT_TRUE(contains(error(R"([{"type": "m.Dense", "path": "2_Dense"}])", "{}"),
                        "[0].type is m.Dense; known are Transformer, Pooling and Normalize"));
   EXPECT_TRUE(contains(error(R"([{"type": "m.Transformer", "path": "0_T"}])", "{}"),
@@ -234,6 +286,48 @@ TEST(ReadFolderPooling, ErrorsNameWhatIsNotSupported) {
   EXPECT_TRUE(contains(error(both, R"({"pooling_mode_cls_token": true})",
                              R"({"max_seq_length": 8, "do_lower_case": true})"),
                        "\"do_lower_case\" is true"));
+}
+
+TEST(CheckRun, SaysWhatDoesNotFitTheData) {
+  PairSet pairs, one;
+  pairs.pairs.resize(9);
+  one.pairs.resize(1);
+  const auto error = [&](const Options& options, const PairSet& held_out, int ranks) {
+    return MessageOf(CheckRun(options, pairs, held_out, ranks));
+  };
+  const Options fits = {.pairs = "p", .held_out = "h", .batch = 9, .calls = 4};
+  EXPECT_EQ(error(fits, pairs, 4), "");
+  EXPECT_EQ(error(fits, one, 1), "");
+  EXPECT_EQ(error(fits, pairs, 5),
+            "--batch 9 on 5 ranks leaves a rank 1 pair, too few for --calls 4");
+  Options other = fits;
+  other.batch = 10;
+  EXPECT_EQ(error(other, pairs, 1), "--batch 10 is more than the 9 pairs of p");
+  other = fits;
+  other.symmetric = true;
+  EXPECT_EQ(error(other, pairs, 1), "");
+  EXPECT_EQ(error(other, one, 1),
+            "h has one pair: with --symmetric on there is no query to tell its own from");
+}
+
+TEST(FingerprintOf, FollowsFromPairsAndTokens) {
+  const Data data = {.set = {.texts = {"a", "b", "c"}, .pairs = {{0, 1, {2}}, {2, 1, {}}}},
+                     .tokens = {{1, 2}, {3}, {4}}};
+  std::set<uint64_t> all = {FingerprintOf(data)};
+  const auto with = [&](auto change) {
+    Data other = data;
+    change(other);
+    return FingerprintOf(other);
+  };
+  EXPECT_EQ(*all.begin(), with([](Data&) {}));
+  all.insert(with([](Data& d) { d.set.pairs[0].document = 2; }));
+  all.insert(with([](Data& d) { d.set.pairs[0].query = 2; }));
+  all.insert(with([](Data& d) { d.set.pairs[0].negatives = {}; }));
+  all.insert(with([](Data& d) { d.set.pairs[0].negatives = {1}; }));
+  all.insert(with([](Data& d) { d.set.pairs.pop_back(); }));
+  all.insert(with([](Data& d) { d.tokens[1] = {4}; }));
+  all.insert(with([](Data& d) { d.tokens = {{1}, {2, 3}, {4}}; }));
+  EXPECT_EQ(all.size(), 8U);
 }
 
 TEST(ParseOptions, SaysWhatDoesNotGoTogether) {
