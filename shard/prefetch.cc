@@ -9,7 +9,7 @@ namespace sherd {
 
 void Prefetcher::Begin(Unit* unit, bool backward) {
   if (open_ > 0) return;
-  cycle_ = {unit, backward};
+  cycle_ = {unit, backward, unit->unsharded()};
   now_.clear();
   ahead_.clear();
   const auto known = seen_.find(cycle_);
@@ -21,7 +21,7 @@ void Prefetcher::Gathered(Unit* unit, int depth,
   now_.push_back(unit);
   const size_t next = now_.size();
   if (plan_ != nullptr && (next > plan_->size() || (*plan_)[next - 1] != unit)) plan_ = nullptr;
-  if (const auto& list = lists[cycle_.second ? 1 : 0]) {
+  if (const auto& list = lists[cycle_.backward ? 1 : 0]) {
     for (Unit* other : *list) Start(other);
     return;
   }
@@ -59,7 +59,7 @@ void Prefetcher::Abandoned() {
 
 void Prefetcher::Forget(Unit* unit) {
   for (auto it = seen_.begin(); it != seen_.end();) {
-    const bool part = it->first.first == unit ||
+    const bool part = it->first.unit == unit ||
                       std::find(it->second.begin(), it->second.end(), unit) != it->second.end();
     it = part ? seen_.erase(it) : std::next(it);
   }

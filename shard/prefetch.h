@@ -1,5 +1,6 @@
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <map>
 #include <optional>
@@ -18,7 +19,8 @@ class Unit;
 // [Note: prefetch follows the order seen] A *cycle* is the time from the first scope that opens
 // while none is open to the close of the last one: a forward of the root, a backward of one of its
 // calls, an evaluation. Its gathers are noted in order, recomputes included, under the unit that
-// began it and its direction. When the same cycle comes again, each unit that is gathered starts
+// began it, its direction, and whether that unit was gathered already, as it is in a root's second
+// call of a step. When the same cycle comes again, each unit that is gathered starts
 // the gathers of those that followed it then, as many as its depth says. The first gather that
 // differs ends that for this cycle; what was gathered ahead and not used is freed at the cycle's
 // end. So a unit whose backward is over is not gathered again, however a recompute looks like a
@@ -34,11 +36,11 @@ class Prefetcher {
   void Gathered(Unit* unit, int depth, std::span<const std::optional<std::vector<Unit*>>, 2> lists);
   // Which part of a step the open cycle is: kForward or kBackward; kNone without one.
   EventPhase phase() const {
-    return open_ == 0      ? EventPhase::kNone
-           : cycle_.second ? EventPhase::kBackward
-                           : EventPhase::kForward;
+    return open_ == 0        ? EventPhase::kNone
+           : cycle_.backward ? EventPhase::kBackward
+                             : EventPhase::kForward;
   }
-  bool in_backward() const { return open_ > 0 && cycle_.second; }
+  bool in_backward() const { return open_ > 0 && cycle_.backward; }
   // A scope is open, and closed. The last one to close ends the cycle.
   void Opened() { ++open_; }
   void Closed();
@@ -56,7 +58,13 @@ class Prefetcher {
  private:
   // Whether `unit` is on its way ahead now, started by this call or before.
   bool Start(Unit* unit);
-  using Cycle = std::pair<Unit*, bool>;  // who began it, and whether with a backward
+  // A unit that is still gathered, from an earlier call of the step, has other gathers before it.
+  struct Cycle {
+    Unit* unit = nullptr;   // that began it
+    bool backward = false;  // with a backward
+    bool gathered = false;  // while it was gathered already
+    auto operator<=>(const Cycle&) const = default;
+  };
   std::map<Cycle, std::vector<Unit*>> seen_;
   Cycle cycle_;
   std::vector<Unit*> now_;                    // gathers of the open cycle

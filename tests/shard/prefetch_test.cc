@@ -115,6 +115,42 @@ TEST(Prefetch, ABlockUsedTwiceIsGatheredAheadWhenItsFirstUseIsOver) {
   });
 }
 
+// The root's first call of a step gathers the root too, the second has it.
+TEST(Prefetch, EachCallOfARootFollowsItsLikeOfTheStepBefore) {
+  RunRanks(2, [](World& world) {
+    const auto train = [&](int prefetch) {
+      ShardModel model;
+      Probe probe(model);
+      for (auto& block : model.blocks) {
+        FullyShard(*block, world.mesh(), Sums({.prefetch = prefetch}));
+      }
+      FullyShard(model, world.mesh(), Sums({.prefetch = prefetch}));
+      Initialize(model, world.device(), 1);
+      Trained run;
+      for (size_t step = 0; step < 3; ++step) {
+        Tape tape;
+        const Recording on(tape);
+        for (const Parameter& p : model.parameters()) p.ClearGrad();
+        std::vector<Variable> calls;
+        for (int call : {0, 5}) {
+          const Variable x = InputOf(world.device(), world.rank() + call, step);
+          calls.push_back(Energy(model(x, {0, 1, 2})));
+        }
+        tape.Backward(Add(calls[0], calls[1]));
+        run.steps.push_back(probe.Take());
+        run.gradients.push_back(GradientsOf(model, &world.group()));
+      }
+      for (auto& block : model.blocks) run.gathers.push_back(UnitOf(*block)->gathers());
+      return run;
+    };
+    const Trained none = train(0), run = train(1);
+    const std::string forward = "f0: 0 1, f1: 1 2, f2: 2, ", backward = "b2: 1 2, b1: 0 1, b0: 0";
+    EXPECT_EQ(run.steps[2], forward + forward + backward + ", " + backward);
+    EXPECT_EQ(run.gathers, none.gathers);
+    for (size_t k = 0; k < 3; ++k) ExpectClose(run.gradients[k], none.gradients[k], 0.0);
+  });
+}
+
 TEST(Prefetch, AnotherOrderIsRightAndLeavesNothingGathered) {
   for (int prefetch : {1, 2}) {
     RunRanks(2, [&](World& world) {
