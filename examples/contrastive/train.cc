@@ -69,11 +69,13 @@ absl::Status CheckAlike(const Options& o, const Inputs& inputs, sherd::World& wo
 
 // Writes the report and prints the last lines, which scripts read.
 absl::Status Close(const Options& o, const sherd::LaunchInfo& launch, const Inputs& inputs,
-                   const TrainingResult& result, std::vector<llm::StepRecord> steps) {
+                   const TrainingResult& result, llm::RunOutput& output) {
+  absl::StatusOr<std::vector<llm::StepRecord>> steps = output.Close();
+  if (!steps.ok()) return steps.status();
   const std::string path = o.out + "/report.html";
   absl::Status written =
       llm::WriteReport(path, MakeReport(o, launch, inputs.encoder, inputs.pairs, inputs.held_out,
-                                        result, std::move(steps)));
+                                        result, *std::move(steps)));
   if (!written.ok()) return written;
   std::printf("\n%sreport          %s\n", ResultText(result).c_str(), path.c_str());
   std::fflush(stdout);
@@ -101,7 +103,7 @@ absl::StatusOr<int> Run(const Options& o, const sherd::LaunchInfo& launch, sherd
   if (!result.ok()) return result.status();
   if (result->stopped_at) return llm::EndEarly(kName, plan, launch, *result->stopped_at);
   const absl::Status closed =
-      world.rank() == 0 ? Close(o, launch, *inputs, *result, output.Close()) : absl::OkStatus();
+      world.rank() == 0 ? Close(o, launch, *inputs, *result, output) : absl::OkStatus();
   if (absl::Status status = sherd::AgreeOn(world.group(), closed); !status.ok()) return status;
   return 0;
 }

@@ -67,28 +67,44 @@ absl::StatusOr<std::unique_ptr<MetricsWriter>> MetricsWriter::Resume(
       return absl::DataLossError(
           absl::StrCat(path, " has ", kept.size(), " steps, the saved state ", step));
     }
-    absl::StatusOr<sherd::NewFile> file = sherd::NewFile::Create(path);
-    if (!file.ok()) return file.status();
-    if (absl::Status written = file->Append(text); !written.ok()) return written;
-    if (absl::Status published = file->Publish(); !published.ok()) return published;
-    std::filesystem::remove(folder / "report.html", error);
-  } else if (step > 0) {
+    if (::access(path.c_str(), W_OK) != 0) {
+      return absl::PermissionDeniedError(
+          absl::StrCat(path, " cannot be written: ", std::strerror(errno)));
+    }
+    std::unique_ptr<MetricsWriter> writer(new MetricsWriter(path, -1));
+    writer->kept_ = std::move(text);
+    return writer;
+  }
+  if (step > 0) {
     return absl::DataLossError(
         absl::StrCat(path, " is missing beside the saved state of step ", step));
-  } else {
-    return Create(out);
   }
-  const int descriptor = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
-  if (descriptor < 0) {
-    return absl::PermissionDeniedError(
-        absl::StrCat(path, " cannot be written: ", std::strerror(errno)));
-  }
-  return std::unique_ptr<MetricsWriter>(new MetricsWriter(path, descriptor));
+  return Create(out);
 }
 
-MetricsWriter::~MetricsWriter() { ::close(file_); }
+absl::Status MetricsWriter::Settle() {
+  if (!kept_) return absl::OkStatus();
+  absl::StatusOr<sherd::NewFile> file = sherd::NewFile::Create(path_);
+  if (!file.ok()) return file.status();
+  if (absl::Status written = file->Append(*kept_); !written.ok()) return written;
+  if (absl::Status published = file->Publish(); !published.ok()) return published;
+  std::error_code ignored;
+  std::filesystem::remove(std::filesystem::path(path_).parent_path() / "report.html", ignored);
+  file_ = ::open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  if (file_ < 0) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(path_, " cannot be written: ", std::strerror(errno)));
+  }
+  kept_.reset();
+  return absl::OkStatus();
+}
+
+MetricsWriter::~MetricsWriter() {
+  if (file_ >= 0) ::close(file_);
+}
 
 absl::Status MetricsWriter::Write(const StepRecord& record) {
+  if (absl::Status settled = Settle(); !settled.ok()) return settled;
   const std::string line = MetricsLine(record) + "\n";
   for (std::string_view rest = line; !rest.empty();) {
     const ssize_t written = ::write(file_, rest.data(), rest.size());

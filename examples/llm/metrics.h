@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,8 +23,8 @@ class MetricsWriter {
   //   written.
   static absl::StatusOr<std::unique_ptr<MetricsWriter>> Create(const std::string& out);
   // Goes on with the folder's metrics.jsonl after the lines of steps 1 to `step`, which come back
-  // in `kept`; what follows them, of a run that went further than it saved, is dropped, and so is a
-  // report. Without such a file: as Create.
+  // in `kept`; what follows them, of a run that went further than it saved, is dropped by the first
+  // Write or by Settle, and so is a report. Without such a file: as Create.
   // Errors: those of Create; kDataLoss naming file and line if lines up to `step` are missing or no
   //   records, with nothing changed.
   static absl::StatusOr<std::unique_ptr<MetricsWriter>> Resume(const std::string& out, int64_t step,
@@ -32,8 +33,11 @@ class MetricsWriter {
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;
 
-  // Appends one line. Errors: kDataLoss with the system's reason, such as a full disk.
+  // Appends one line. Errors: kDataLoss with the system's reason, such as a full disk; those of
+  // Settle.
   absl::Status Write(const StepRecord& record);
+  // Drops what Resume says, if that was not done. Errors: those of NewFile; kPermissionDenied.
+  absl::Status Settle();
 
   const std::string& path() const { return path_; }
 
@@ -41,7 +45,8 @@ class MetricsWriter {
   MetricsWriter(std::string path, int file) : path_(std::move(path)), file_(file) {}
 
   std::string path_;
-  int file_;
+  int file_;                         // -1 before Settle
+  std::optional<std::string> kept_;  // the lines that stay, before Settle
 };
 
 // The line of one step, without its end.

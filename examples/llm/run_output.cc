@@ -5,8 +5,6 @@
 #include <cstdio>
 #include <utility>
 
-#include "absl/status/statusor.h"
-
 namespace llm {
 
 absl::Status RunOutput::Open(const Options& o, const sherd::LaunchInfo& launch) {
@@ -27,8 +25,9 @@ absl::Status RunOutput::Add(const StepRecord& record) {
   return metrics_->Write(record);
 }
 
-std::vector<StepRecord> RunOutput::Close() {
+absl::StatusOr<std::vector<StepRecord>> RunOutput::Close() {
   progress_.reset();
+  if (absl::Status settled = metrics_->Settle(); !settled.ok()) return settled;
   return std::move(steps_);
 }
 

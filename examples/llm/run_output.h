@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "llm/metrics.h"
 #include "llm/progress.h"
 #include "llm/step_record.h"
@@ -32,8 +33,8 @@ class RunOutput {
   StepRecord last() const { return steps_.empty() ? StepRecord() : steps_.back(); }
   // Shows and writes a step. Errors: as MetricsWriter. REQUIRES: Open succeeded.
   absl::Status Add(const StepRecord& record);
-  // Ends the lines of progress, and gives all steps away.
-  std::vector<StepRecord> Close();
+  // Ends the lines of progress, and gives all steps away. Errors: those of MetricsWriter::Settle.
+  absl::StatusOr<std::vector<StepRecord>> Close();
 
  private:
   std::unique_ptr<MetricsWriter> metrics_;

@@ -30,7 +30,9 @@ constexpr char kName[] = "train";
 
 // Writes the report and prints the last lines, which scripts read.
 absl::Status Close(const Options& o, const sherd::LaunchInfo& launch, const Dataset& data,
-                   const TrainingResult& result, std::vector<StepRecord> steps) {
+                   const TrainingResult& result, RunOutput& output) {
+  absl::StatusOr<std::vector<StepRecord>> steps = output.Close();
+  if (!steps.ok()) return steps.status();
   std::optional<double> bigram;
   if (data.bytes()) bigram = Bigram(data.train()).MeanLoss(data.validation());
   if (!result.sample.empty()) {
@@ -39,7 +41,7 @@ absl::Status Close(const Options& o, const sherd::LaunchInfo& launch, const Data
   }
   const std::string path = o.out + "/report.html";
   absl::Status written =
-      WriteReport(path, MakeReport(o, launch, data, result, std::move(steps), bigram));
+      WriteReport(path, MakeReport(o, launch, data, result, *std::move(steps), bigram));
   if (!written.ok()) return written;
   std::printf("\nvalidation loss %.4f nats per %s\n", result.validation_loss, data.unit());
   if (result.loss_before) {
@@ -80,7 +82,7 @@ absl::StatusOr<int> Run(const Options& given, const sherd::LaunchInfo& launch,
   if (!result.ok()) return result.status();
   if (result->stopped_at) return EndEarly(kName, plan, launch, *result->stopped_at);
   const absl::Status closed =
-      world.rank() == 0 ? Close(options, launch, *data, *result, output.Close()) : absl::OkStatus();
+      world.rank() == 0 ? Close(options, launch, *data, *result, output) : absl::OkStatus();
   if (absl::Status status = sherd::AgreeOn(world.group(), closed); !status.ok()) return status;
   return 0;
 }

@@ -158,6 +158,11 @@ def check_resumed_otherwise(runs):
         expect(code == 1 and state + part in err, "%s: %d: %s" % (change, code, err))
         expect(read_metrics(runs.path("six")) == whole, "the metrics changed")
     shutil.rmtree(runs.path("six/states/step-00000006"))
+    # Steps 4 to 6 and the report go when step 4 is made again, not before.
+    words = ["--pairs", runs.path("others.jsonl"), "--held_out", runs.path("held_out.jsonl"), *flags]
+    code, _, err = runs.run(["--out", runs.path("six"), "--resume", *words])
+    expect(code == 1 and "step-00000003 is of other pairs" in err, "%d: %s" % (code, err))
+    expect(read_metrics(runs.path("six")) == whole and os.path.exists(runs.path("six/report.html")), "a run was changed")
     again, out = train(runs, "six", *flags, "--resume", launcher=mpirun(3))
     expect("goes on after step 3" in out, out)
     for a, b in zip(whole, again):
