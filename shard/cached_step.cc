@@ -377,7 +377,7 @@ void Begin(Chunks& chunks, CallSite site) {
 Tensor Join(const Chunks& chunks, std::vector<std::vector<Tensor>>& parts, size_t k,
             const Device& device) {
   const TensorSpec& spec = chunks.results[k];
-  const Tensor all = Tensor::Empty(device, spec.dtype, spec.shape);
+  Tensor all = Tensor::Empty(device, spec.dtype, spec.shape);
   int64_t begin = 0;
   for (std::vector<Tensor>& part : parts) {
     const int64_t rows = part[k].dim(0);

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <compare>
 #include <cstddef>
 #include <map>
 #include <optional>
 #include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -63,7 +63,10 @@ class Prefetcher {
     Unit* unit = nullptr;   // that began it
     bool backward = false;  // with a backward
     bool gathered = false;  // while it was gathered already
-    auto operator<=>(const Cycle&) const = default;
+    bool operator<(const Cycle& other) const {
+      return std::tie(unit, backward, gathered) <
+             std::tie(other.unit, other.backward, other.gathered);
+    }
   };
   std::map<Cycle, std::vector<Unit*>> seen_;
   Cycle cycle_;

@@ -204,7 +204,7 @@ absl::Status WriteReport(const std::string& path, const Report& report) {
   file << ReportHtml(report);
   file.close();
   if (file.fail() || std::rename(temporary.c_str(), path.c_str()) != 0) {
-    const absl::Status status = absl::DataLossError(
+    absl::Status status = absl::DataLossError(
         absl::StrCat("report ", path, " cannot be written: ", std::strerror(errno)));
     std::remove(temporary.c_str());
     return status;
